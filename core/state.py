@@ -1,0 +1,146 @@
+"""The cluster's state: data only, in the form that snapshots and `state_bytes` write.
+
+Everything here follows from the log and nothing else. What can be computed from it (free room, the pending order,
+who runs where) is not stored: `muster.core.cluster.Cluster` keeps such indexes beside it.
+
+Times: `*_ns` are the server's timestamps, for people; `*_at` are logical time in ns, for decisions.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from muster.events.spec import JobSpec
+from muster.events.types import ExitStatus, Inventory, RequeueCause, StopCause
+
+JobPhase = Literal[
+    "PENDING", "STARTING", "RUNNING", "STOPPING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "REJECTED"
+]
+
+PHASE_CODES: Final[dict[JobPhase, str]] = {
+    "PENDING": "PD",
+    "STARTING": "CF",
+    "RUNNING": "R",
+    "STOPPING": "CG",
+    "COMPLETED": "CD",
+    "FAILED": "F",
+    "CANCELLED": "CA",
+    "NODE_FAIL": "NF",
+    "REJECTED": "RJ",
+}
+"""Each phase with the short code that Slurm's users know."""
+
+TRANSITIONS: Final[dict[JobPhase, tuple[JobPhase, ...]]] = {
+    "PENDING": ("STARTING", "CANCELLED"),
+    "STARTING": ("RUNNING", "STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
+    "RUNNING": ("STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
+    "STOPPING": ("PENDING", "FAILED", "CANCELLED", "NODE_FAIL"),
+    "COMPLETED": (),
+    "FAILED": (),
+    "CANCELLED": ("STOPPING",),  # an allocation that landed after the cancellation is undone
+    "NODE_FAIL": (),
+    "REJECTED": (),
+}
+"""The whole life of a job. A requeue is the way back to PENDING, with a new attempt to come."""
+
+ENDED: Final = frozenset(phase for phase, then in TRANSITIONS.items() if not then or phase == "CANCELLED")
+
+WorkerPhase = Literal["placed", "running", "gone"]
+NodeStatus = Literal["ready", "suspect", "lost"]
+
+
+class Worker(msgspec.Struct, gc=False):
+    """One worker of an attempt. It holds `devices` (numbers in the node's inventory) until it is `gone`."""
+
+    rank: int
+    node: str
+    incarnation: str
+    devices: list[int]
+    phase: WorkerPhase = "placed"
+    pid: int = 0
+    exit: ExitStatus | None = None
+
+
+class Attempt(msgspec.Struct):
+    """One try at running a job. It is over when every worker is gone."""
+
+    number: int
+    allocated: int  # sequence of the JobAllocated
+    allocated_ns: int
+    workers: list[Worker]
+    master_port: int
+    start_by_at: int  # a worker not reported by then makes its node suspect
+    started_ns: int = 0  # when the first worker ran; 0 = none has
+    stop: StopCause | None = None  # why the attempt must end; its workers are to be stopped
+    stop_ordered: bool = False  # every worker not gone has been told in its present incarnation
+    over: RequeueCause | None = None  # all gone after a cause that may be retried: a pass decides
+
+
+class Job(msgspec.Struct):
+    """One submission. `attempts` counts all tries, `tries` those that count against the limit."""
+
+    id: int
+    user: str
+    spec: JobSpec
+    submitted_ns: int
+    phase: JobPhase = "PENDING"
+    attempts: int = 0
+    tries: int = 0
+    attempt: Attempt | None = None  # the live one, or the last one where the job has ended
+    exit_code: int | None = None
+    reason: str = ""  # why it ended or waits, in words
+    started_ns: int = 0  # first worker of the first attempt
+    ended_ns: int = 0
+    cancelled_by: str = ""
+    excluded: dict[str, int] = {}  # node → logical time until which the job is not placed there
+
+
+class Node(msgspec.Struct):
+    """One machine under an agent. A silent one is suspect and keeps what it holds; `lost_at` is the logical time at
+    which its lease has run out on both sides (0 = not running)."""
+
+    name: str
+    incarnation: str
+    inventory: Inventory
+    lease_ms: int
+    registered_ns: int
+    status: NodeStatus = "ready"
+    cordoned: str = ""  # why no new work goes there; "" = it takes work
+    suspected_at: int = 0
+    lost_at: int = 0
+    last_beat_ns: int = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """An entry that was not applied, and why."""
+
+    sequence: int
+    reason: str
+
+
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """An idempotency key in use: the job it made, and when it may be forgotten (logical)."""
+
+    user: str
+    key: str
+    job: int
+    forget_at: int
+
+
+class State(msgspec.Struct):
+    """The whole of it, after `sequence`."""
+
+    sequence: int = 0
+    chain: bytes = bytes(16)
+    timestamp_ns: int = 0
+    time_at: int = 0  # logical: grows by the timestamps' difference, at least 0 and at most 60 s an entry
+    fence: int = 0  # last sequence under the decision subjects
+    leader: str = ""
+    jobs: dict[int, Job] = {}
+    nodes: dict[str, Node] = {}
+    ended: list[tuple[int, int]] = []  # (logical time of the end, job), in order, to be forgotten
+    keys: list[Key] = []  # in order of `forget_at`
+    refused_count: int = 0
+    refusals: list[Refusal] = []  # the last hundred
+    unknown_since: int = 0  # first entry of a type this program does not know: follow, never lead
+    jobs_ended: dict[JobPhase, int] = {}  # how many ended in each phase, ever

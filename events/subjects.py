@@ -1,0 +1,57 @@
+"""Subjects: where each event stands on the wire. The second token is the writer's class, so that permissions are
+one line each. Job ids stay out of subjects: each distinct subject costs the server memory for ever."""
+
+import re
+from typing import Final, assert_never
+
+from muster.events import types as t
+
+DEFAULT_PREFIX: Final = "muster"
+CLUSTER_QUEUE: Final = "_cluster"
+
+LOG_CLASSES: Final = ("submission", "job", "admin", "node", "decision", "command")
+TELEMETRY_CLASSES: Final = ("heartbeat", "gpu")
+
+_WORD_BOUNDARY: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def kebab(name: str) -> str:
+    """`JobAllocated` as a subject token: `job-allocated`."""
+    return _WORD_BOUNDARY.sub("-", name).lower()
+
+
+_TOKEN: Final = {kind: kebab(kind.__name__) for kind in t.Event.__args__}
+
+
+def subject_of(event: t.Event, queue: str = CLUSTER_QUEUE, prefix: str = DEFAULT_PREFIX) -> str:
+    """The subject an event is written under; `queue` is the leaf name of its job's queue, where it has one."""
+    token = _TOKEN[type(event)]
+    match event:
+        case t.JobSubmitted():
+            return f"{prefix}.submission.{queue}"
+        case t.JobCancelRequested():
+            return f"{prefix}.job.{queue}.{token}"
+        case t.NodeCordoned() | t.NodeUncordoned() | t.LogGapAccepted():
+            return f"{prefix}.admin.{token}"
+        case t.NodeRegistered() | t.WorkerStarted() | t.WorkerExited() | t.WorkerRefused() | t.StopFailed():
+            return f"{prefix}.node.{event.node}.{token}"
+        case t.LeaderStarted() | t.ClockAdvanced() | t.NodeSuspected() | t.NodeRecovered() | t.NodeLost():
+            return f"{prefix}.decision.{CLUSTER_QUEUE}.{token}"
+        case t.JobAllocated() | t.StopOrdered() | t.JobRequeued():
+            return f"{prefix}.decision.{queue}.{token}"
+        case t.StartWorker() | t.StopWorker():
+            return f"{prefix}.command.{event.node}"
+        case _:
+            assert_never(event)
+
+
+def writer_class(subject: str) -> str:
+    """The writer's class of a subject: its second token ("" where it has none)."""
+    first = subject.find(".")
+    second = subject.find(".", first + 1)
+    return subject[first + 1 : second if second > 0 else None] if first > 0 else ""
+
+
+def fence_filter(prefix: str = DEFAULT_PREFIX) -> str:
+    """The subjects whose last sequence fences a decider."""
+    return f"{prefix}.decision.>"

@@ -1,0 +1,351 @@
+"""Every event of the log, one frozen Struct each; the tag on the wire is the type's name and version.
+
+Rules: a new field has a default; a new meaning is a new type or version; a field is never renamed or reused.
+Times are the log's own (the server's timestamp of the entry) and are not repeated in payloads. Durations carry
+their unit in their name. Device numbers are positions in the node's inventory, which is in PCI order.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from muster.events.spec import JobSpec, Labels, Name, ShortText
+
+JobId: TypeAlias = int
+"""A job's id is the sequence of its submission."""
+
+DETAIL_LIMIT = 4096
+Detail = Annotated[str, msgspec.Meta(max_length=DETAIL_LIMIT)]
+StopCause = Literal["cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue"]
+ExitReason = Literal["exited", "stopped", "lease_expired", "start_failed", "lost"]
+RequeueCause = Literal["never_started", "node_fail", "device_fault", "failed"]
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=lambda name: f"{name}.1", omit_defaults=True, gc=False):
+    """An immutable event."""
+
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A part of an event."""
+
+
+# -- parts ------------------------------------------------------------------------------------------------------
+
+
+class Basis(_Part, frozen=True):
+    """What a decision was made on: the log up to `sequence` with its `chain` hash (hex), by which rules."""
+
+    sequence: int
+    chain: str
+    policy: str
+    engine: int
+
+
+class Device(_Part, frozen=True):
+    """One device of a node. `memory_mib` is usable (total less the driver's reserve); `nominal_mib` is what the
+    model's name promises and what users ask for."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    nominal_mib: int
+    pci_bus_id: str = ""
+
+
+class Inventory(_Part, frozen=True):
+    """What a node has. Nodes with the same `fabric` can run one gang together; "" is not linked."""
+
+    devices: list[Device]
+    cpus: int
+    memory_mib: int
+    address: str
+    fabric: str = ""
+    labels: Labels = {}
+    first_port: int = 42000
+    last_port: int = 42999
+    driver: str = ""
+
+
+class ExitStatus(_Part, frozen=True):
+    """How a worker ended. `exit_code` is the program's own, 128 + signal where a signal ended it, None if unknown."""
+
+    reason: ExitReason
+    exit_code: int | None = None
+    signal: int | None = None
+    detail: Detail = ""
+
+
+class WorkerReport(_Part, frozen=True):
+    """A worker that a registering agent knows of: running under its keeper, or ended with `exit`."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    pid: int = 0
+    exit: ExitStatus | None = None
+
+
+class Placement(_Part, frozen=True):
+    """One worker of an allocation: its rank, its node's life, and the devices it holds there."""
+
+    rank: int
+    node: Name
+    incarnation: str
+    devices: list[int]
+
+
+class WorkerRef(_Part, frozen=True):
+    """A worker that a stop is meant for."""
+
+    rank: int
+    node: Name
+    incarnation: str
+
+
+class DeviceBinding(_Part, frozen=True):
+    """A device given to a worker."""
+
+    index: int
+    uuid: str
+
+
+class AllocationRef(_Part, frozen=True):
+    """One try of a job."""
+
+    job: JobId
+    attempt: int
+
+
+# -- outside facts, written by the API --------------------------------------------------------------------------
+
+
+class JobSubmitted(_Event, frozen=True):
+    """A job was accepted. `key` is the caller's Idempotency-Key; the entry's sequence is the job's id."""
+
+    user: ShortText
+    spec: JobSpec
+    key: str = ""
+    wait_for_capacity: bool = False
+
+
+class JobCancelRequested(_Event, frozen=True):
+    """Somebody asked for a job to end."""
+
+    job: JobId
+    user: ShortText
+    reason: Detail = ""
+
+
+class NodeCordoned(_Event, frozen=True):
+    """No new work goes to a node."""
+
+    node: Name
+    user: ShortText
+    reason: Detail = ""
+
+
+class NodeUncordoned(_Event, frozen=True):
+    """A node takes new work again."""
+
+    node: Name
+    user: ShortText
+
+
+class LogGapAccepted(_Event, frozen=True):
+    """An operator accepts in writing that the entries `first` to `last` are lost."""
+
+    first: int
+    last: int
+    user: ShortText
+    reason: Detail
+
+
+# -- outside facts, written by agents ---------------------------------------------------------------------------
+
+
+class NodeRegistered(_Event, frozen=True):
+    """An agent began a life. Earlier lives are over: a worker it does not list is not running and never will be."""
+
+    node: Name
+    incarnation: str
+    inventory: Inventory
+    workers: list[WorkerReport]
+    lease_ms: int
+    agent_version: str = ""
+
+
+class WorkerStarted(_Event, frozen=True):
+    """A worker's process runs under its keeper."""
+
+    node: Name
+    incarnation: str
+    job: JobId
+    attempt: int
+    rank: int
+    pid: int
+
+
+class WorkerExited(_Event, frozen=True):
+    """A worker's whole process tree is gone."""
+
+    node: Name
+    incarnation: str
+    job: JobId
+    attempt: int
+    rank: int
+    exit: ExitStatus
+
+
+class WorkerRefused(_Event, frozen=True):
+    """An agent did not start a worker. `command` is the sequence of the command that it answers."""
+
+    node: Name
+    incarnation: str
+    command: int
+    job: JobId
+    attempt: int
+    rank: int
+    reason: Detail
+
+
+class StopFailed(_Event, frozen=True):
+    """A worker's tree outlived every signal: the node takes no new work until somebody has looked."""
+
+    node: Name
+    incarnation: str
+    job: JobId
+    attempt: int
+    rank: int
+    detail: Detail
+
+
+# -- the leader's observations: fenced like decisions, not re-decided -------------------------------------------
+
+
+class LeaderStarted(_Event, frozen=True):
+    """A scheduler began a term."""
+
+    scheduler: str
+    engine: int
+    policy: str
+
+
+class ClockAdvanced(_Event, frozen=True):
+    """Time went by while something waits on it; the entry's timestamp is the news."""
+
+
+class NodeSuspected(_Event, frozen=True):
+    """A node has been silent. `silent_ms` is how long nothing was heard while others could be, when it was
+    observed; `last_beat_ns` is the server's timestamp of its last beat (0 = none seen)."""
+
+    node: Name
+    incarnation: str
+    last_beat_ns: int
+    silent_ms: int
+
+
+class NodeRecovered(_Event, frozen=True):
+    """A suspect node beats again in the same life."""
+
+    node: Name
+    incarnation: str
+
+
+# -- decisions --------------------------------------------------------------------------------------------------
+
+
+class JobAllocated(_Event, frozen=True):
+    """A job got its devices. `master_port` is free on the first worker's node; `why` names the rule that chose."""
+
+    basis: Basis
+    job: JobId
+    attempt: int
+    placements: list[Placement]
+    master_port: int
+    why: str
+
+
+class StopOrdered(_Event, frozen=True):
+    """The named workers of an attempt are to end."""
+
+    basis: Basis
+    job: JobId
+    attempt: int
+    cause: StopCause
+    workers: list[WorkerRef]
+
+
+class JobRequeued(_Event, frozen=True):
+    """An attempt is over and the job waits again. `counted` tells whether the try counts against the limit."""
+
+    basis: Basis
+    job: JobId
+    attempt: int
+    cause: RequeueCause
+    counted: bool
+
+
+class NodeLost(_Event, frozen=True):
+    """A node's lease has run out: the listed attempts are over there and may be retried elsewhere. Attempts that
+    may not be retried keep what they hold until the node is back."""
+
+    basis: Basis
+    node: Name
+    incarnation: str
+    last_beat_ns: int
+    lease_ms: int
+    ended: list[AllocationRef]
+
+
+# -- commands, derived purely from decisions --------------------------------------------------------------------
+
+
+class StartWorker(_Event, frozen=True):
+    """The bind: run this worker with these devices. `start_by_ns` is logical time; `leased` workers are stopped
+    by their agent when its lease runs out. `world` counts workers; `cpus` and `memory_mib` are this worker's."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    world: int
+    node: Name
+    incarnation: str
+    name: str
+    user: str
+    command: str | list[str]
+    devices: list[DeviceBinding]
+    device_memory_mib: int
+    compute: int
+    cpus: int
+    memory_mib: int
+    master_address: str
+    master_port: int
+    start_by_ns: int
+    leased: bool
+    env: dict[str, str] = {}
+    workdir: str | None = None
+
+
+class StopWorker(_Event, frozen=True):
+    """End this worker: the stop signal, the grace, then the whole tree."""
+
+    job: JobId
+    attempt: int
+    rank: int
+    node: Name
+    incarnation: str
+    cause: StopCause
+    grace_ms: int
+
+
+Submission: TypeAlias = JobSubmitted
+JobFact: TypeAlias = JobCancelRequested
+AdminFact: TypeAlias = NodeCordoned | NodeUncordoned | LogGapAccepted
+NodeFact: TypeAlias = NodeRegistered | WorkerStarted | WorkerExited | WorkerRefused | StopFailed
+Observation: TypeAlias = LeaderStarted | ClockAdvanced | NodeSuspected | NodeRecovered
+Decision: TypeAlias = JobAllocated | StopOrdered | JobRequeued | NodeLost
+Command: TypeAlias = StartWorker | StopWorker
+Fact: TypeAlias = Submission | JobFact | AdminFact | NodeFact
+FoldedEvent: TypeAlias = Fact | Observation | Decision
+Event: TypeAlias = FoldedEvent | Command
