@@ -1,0 +1,155 @@
+"""The store as a blocking reader: for cold start, past states and the audit, in a worker thread.
+
+Reads go in chunks by key, each its own short read transaction, so that a long replay never holds back the writer's
+checkpoints. What is read is checked: entries are contiguous, snapshots decompress.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from muster.events.log import Entry
+from muster.projections.schema import StoreError, connect
+
+CHUNK: Final = 1000
+GENESIS: Final = bytes(16)
+"""The chain before the first entry."""
+
+_ENTRIES: Final = "SELECT sequence, timestamp_ns, subject, payload FROM entries"
+_ROWS: Final = "SELECT sequence, timestamp_ns, subject, payload, chain FROM entries"
+_RANGE: Final = " WHERE sequence BETWEEN ? AND ? ORDER BY sequence"
+
+
+class MirrorRow(NamedTuple):
+    """One entry with the chain after it."""
+
+    sequence: int
+    timestamp_ns: int
+    subject: str
+    payload: bytes
+    chain: bytes
+
+    @property
+    def entry(self) -> Entry:
+        """The row as the log's entry."""
+        return Entry(self.sequence, self.timestamp_ns, self.subject, self.payload)
+
+
+class Snapshot(NamedTuple):
+    """A state in canonical bytes, after `sequence`, by one version of the fold."""
+
+    sequence: int
+    fold_version: int
+    chain: bytes
+    timestamp_ns: int
+    state: bytes
+
+
+class Mirror:
+    """An open store for reading; one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def position(self) -> int:
+        """The last entry's sequence (0 = empty)."""
+        last: int | None = self._connection.execute("SELECT max(sequence) FROM entries").fetchone()[0]
+        return last or 0
+
+    def models_version(self) -> int:
+        """The fold version that made the rows of the jobs table (0 = none)."""
+        version: int = self._connection.execute("SELECT fold_version FROM models").fetchone()[0]
+        return version
+
+    def row(self, sequence: int) -> MirrorRow | None:
+        """One entry with its chain, where it is here."""
+        found = self._connection.execute(f"{_ROWS} WHERE sequence = ?", (sequence,)).fetchone()
+        return MirrorRow(*found) if found else None
+
+    def chain(self, sequence: int) -> bytes | None:
+        """The chain after an entry, where it is here."""
+        if sequence == 0:
+            return GENESIS
+        row = self.row(sequence)
+        return row.chain if row else None
+
+    def entries(self, first: int, last: int) -> Iterator[list[Entry]]:
+        """Entries `first` to `last` in chunks. Raises StoreError at a hole."""
+        for chunk in self._chunks(_ENTRIES, first, last):
+            yield list(map(Entry._make, chunk))
+
+    def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
+        """Rows `first` to `last` in chunks. Raises StoreError at a hole."""
+        for chunk in self._chunks(_ROWS, first, last):
+            yield list(map(MirrorRow._make, chunk))
+
+    def _chunks(self, select: str, first: int, last: int) -> Iterator[list[tuple[int, int, str, bytes, bytes]]]:
+        while first <= last:
+            end = min(first + CHUNK - 1, last)
+            chunk = self._connection.execute(select + _RANGE, (first, end)).fetchall()
+            if len(chunk) != end - first + 1:
+                present = {row[0] for row in chunk}
+                missing = next(sequence for sequence in range(first, end + 1) if sequence not in present)
+                raise StoreError(f"the mirror has no entry {missing}")
+            yield chunk
+            first = end + 1
+
+    def snapshots(self, sequence: int, fold_version: int) -> Iterator[Snapshot]:
+        """Snapshots of this fold version at or before `sequence`, newest first; damaged ones are passed over."""
+        candidates = self._connection.execute(
+            "SELECT sequence FROM snapshots WHERE fold_version = ? AND sequence <= ? ORDER BY sequence DESC",
+            (fold_version, sequence),
+        ).fetchall()
+        for candidate in candidates:
+            row = self._connection.execute("SELECT * FROM snapshots WHERE sequence = ?", candidate).fetchone()
+            if row is None:  # thinned meanwhile
+                continue
+            try:
+                state = zlib.decompress(row[4])
+            except zlib.error:
+                continue
+            yield Snapshot(row[0], row[1], row[2], row[3], state)
+
+    def sequence_at(self, timestamp_ns: int) -> int:
+        """The last entry not after a time (0 = none), by bisection: timestamps grow along the log. Where the
+        server's clock was put back, it is one of the entries after which the time was passed."""
+        low, high = 0, self.position()
+        while low < high:
+            middle = (low + high + 1) // 2
+            row = self._connection.execute("SELECT timestamp_ns FROM entries WHERE sequence = ?", (middle,)).fetchone()
+            if row is None:
+                raise StoreError(f"the mirror has no entry {middle}")
+            if row[0] <= timestamp_ns:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def superfluous(sequences: Iterable[int], head: int, share: int = 8) -> list[int]:
+    """Which of the snapshots at `sequences` may go: those whose neighbours stand no further apart than an eighth
+    (1 / `share`) of their age in entries. What stays grows with the logarithm of the log, and a replay to a moment
+    `n` entries ago takes at most about `n / share` of them."""
+    kept: list[int] = []
+    dropped: list[int] = []
+    for sequence in sorted(sequences, reverse=True):
+        while len(kept) > 1 and kept[-2] - sequence <= (head - kept[-2]) // share:
+            dropped.append(kept.pop())
+        kept.append(sequence)
+    return sorted(dropped)
+
+
+def contiguous(rows: Iterable[MirrorRow]) -> bool:
+    """Whether each sequence is the last one plus one."""
+    return all(then.sequence == row.sequence + 1 for row, then in pairwise(rows))

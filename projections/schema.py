@@ -1,0 +1,103 @@
+"""The SQLite file's layout, and how a connection to it is opened.
+
+The file is a mirror and can be made again from the log, so a layout of another version is refused, never migrated:
+whoever runs Muster moves the file away. One process writes a file; any number of connections read it.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x4D535452
+BUSY_TIMEOUT_S: Final = 10.0
+
+DDL: Final = """
+CREATE TABLE entries (
+    sequence INTEGER PRIMARY KEY, timestamp_ns INTEGER NOT NULL, subject TEXT NOT NULL,
+    payload BLOB NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE snapshots (
+    sequence INTEGER PRIMARY KEY, fold_version INTEGER NOT NULL, chain BLOB NOT NULL,
+    timestamp_ns INTEGER NOT NULL, state BLOB NOT NULL);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, user TEXT NOT NULL, queue TEXT NOT NULL, name TEXT NOT NULL, phase TEXT NOT NULL,
+    submitted_ns INTEGER NOT NULL, started_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL,
+    exit_code INTEGER, reason TEXT NOT NULL, job BLOB NOT NULL);
+CREATE INDEX jobs_by_user ON jobs (user, id);
+CREATE INDEX jobs_by_queue ON jobs (queue, id);
+CREATE INDEX jobs_by_phase ON jobs (phase, id);
+CREATE TABLE job_entries (job INTEGER, sequence INTEGER, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+CREATE TABLE models (one INTEGER PRIMARY KEY CHECK (one = 1), fold_version INTEGER NOT NULL);
+"""
+"""`models.fold_version` is the version of the fold that made the rows of `jobs` (0 = none has yet)."""
+
+
+class StoreError(Exception):
+    """The store cannot be used as it is; the message says why and what to do."""
+
+
+def connect(path: Path, *, writable: bool = False) -> sqlite3.Connection:
+    """A connection to an existing store, which any one thread at a time may use. Without `writable` it only reads.
+    Raises StoreError where there is no file, or no database in it."""
+    if not path.is_file():
+        raise StoreError(f"{path} does not exist")
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=rw",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if not writable:
+            connection.execute("PRAGMA query_only = ON")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(f"{path} cannot be used ({error}); move it away and it is made again") from error
+    return connection
+
+
+def prepare(path: Path) -> None:
+    """Make the file where there is none (mode 0600, its folder must exist), or check that it is a store of this
+    version. Raises StoreError."""
+    path.touch(mode=0o600)
+    connection = connect(path, writable=True)
+    try:
+        _prepare(connection)
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} cannot be used ({error}); move it away and it is made again") from error
+    except StoreError as error:
+        raise StoreError(f"{path} {error}; move it away and it is made again") from None
+    finally:
+        connection.close()
+    _sync_folder(path.parent)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not empty and application != APPLICATION_ID:
+        raise StoreError("is a database of another program")
+    if not empty and version != SCHEMA_VERSION:
+        raise StoreError(f"has layout {version}, this program reads layout {SCHEMA_VERSION}")
+    if empty:
+        for statement in DDL.strip().split(";\n"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO models VALUES (1, 0)")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file's name is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
