@@ -1,0 +1,132 @@
+"""Folding from the mirror: the nearest snapshot and the entries after it. Blocking; for worker threads.
+
+A snapshot is used only if its fold version is this program's and its chain is the one the mirror has at its place,
+and the fold must end at the mirror's chain: what was read is what was written. Where damage is found, the replay
+begins at the snapshot before, and in the end at the first entry.
+"""
+
+import gc
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from muster.projections.fold import FOLD_VERSION, Fold
+from muster.projections.mirror import Mirror, Snapshot
+from muster.projections.read_models import job_row
+from muster.projections.schema import StoreError, connect
+from muster.projections.store import UPSERT_JOB
+
+if TYPE_CHECKING:
+    from muster.core.state import Job
+
+
+class ReplayCancelledError(Exception):
+    """Nobody waits for this replay any more."""
+
+
+def snapshot_of(fold: Fold) -> Snapshot:
+    """The fold as a snapshot."""
+    state = fold.cluster.state
+    return Snapshot(state.sequence, FOLD_VERSION, state.chain, state.timestamp_ns, fold.state_bytes())
+
+
+def fold_at(mirror: Mirror, sequence: int, cancelled: threading.Event | None = None) -> Fold:
+    """The fold after entry `sequence`, which the mirror must have. Raises StoreError, or ReplayCancelledError once
+    `cancelled` is set."""
+    fold = _nearest(mirror, sequence)
+    for chunk in mirror.entries(fold.cluster.state.sequence + 1, sequence):
+        if cancelled is not None and cancelled.is_set():
+            raise ReplayCancelledError
+        fold.apply_all(chunk)
+    if fold.cluster.state.chain != mirror.chain(sequence):
+        raise StoreError(f"the mirror is damaged: its chain at entry {sequence} does not follow from its entries")
+    fold.touched.clear()
+    return fold
+
+
+def _nearest(mirror: Mirror, sequence: int) -> Fold:
+    for snapshot in mirror.snapshots(sequence, FOLD_VERSION):
+        try:
+            fold = Fold.restore(snapshot.state)
+        except msgspec.MsgspecError:
+            continue
+        state = fold.cluster.state
+        if state.sequence == snapshot.sequence and state.chain == snapshot.chain == mirror.chain(snapshot.sequence):
+            return fold
+    return Fold.empty()
+
+
+class ChangedJobs:
+    """The jobs that entries changed, kept from `Fold.touched` so that a job which leaves the state before its row is
+    written is written as it ended. `note` is called after every entry."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Job] = {}
+
+    def note(self, fold: Fold) -> None:
+        """Take over what the last entry touched."""
+        for job_id in fold.touched:
+            job = fold.cluster.state.jobs.get(job_id)
+            if job is not None:
+                self.jobs[job_id] = job
+        fold.touched.clear()
+
+
+def rebuild_models(path: Path, cancelled: threading.Event | None = None) -> None:
+    """Make the jobs table anew by this program's fold, where another version made it, and drop the other version's
+    snapshots; in one transaction. Raises StoreError, or ReplayCancelledError."""
+    with Mirror(path) as mirror:
+        if mirror.models_version() == FOLD_VERSION:
+            return
+        writer = connect(path, writable=True)
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            writer.execute("DELETE FROM jobs")
+            writer.execute("DELETE FROM snapshots WHERE fold_version <> ?", (FOLD_VERSION,))
+            _fill_jobs(mirror, writer, cancelled)
+            writer.execute("UPDATE models SET fold_version = ?", (FOLD_VERSION,))
+            writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(f"{path} could not be written: {error}") from error
+        finally:
+            writer.close()
+
+
+def _fill_jobs(mirror: Mirror, writer: sqlite3.Connection, cancelled: threading.Event | None) -> None:
+    fold = Fold.empty()
+    for chunk in mirror.entries(1, mirror.position()):
+        if cancelled is not None and cancelled.is_set():
+            raise ReplayCancelledError
+        changed = ChangedJobs()
+        for entry in chunk:
+            fold.apply(entry)
+            if fold.touched:
+                changed.note(fold)
+        writer.executemany(UPSERT_JOB, [job_row(job) for job in changed.jobs.values()])
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """No cycle collection while a large state is built, which holds no garbage; afterwards what was built is taken
+    out of the collector's sight."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def cold_start(path: Path, cancelled: threading.Event | None = None) -> Fold:
+    """The fold at the mirror's position, the read models of this version beside it. Raises StoreError, or
+    ReplayCancelledError."""
+    rebuild_models(path, cancelled)
+    with Mirror(path) as mirror, collector_at_rest():
+        return fold_at(mirror, mirror.position(), cancelled)
