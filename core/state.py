@@ -68,12 +68,16 @@ class Attempt(msgspec.Struct):
     allocated: int  # sequence of the JobAllocated
     allocated_ns: int
     workers: list[Worker]
+    master_address: str
     master_port: int
     start_by_at: int  # a worker not reported by then makes its node suspect
     started_ns: int = 0  # when the first worker ran; 0 = none has
     stop: StopCause | None = None  # why the attempt must end; its workers are to be stopped
     stop_ordered: bool = False  # every worker not gone has been told in its present incarnation
-    over: RequeueCause | None = None  # all gone after a cause that may be retried: a pass decides
+    failure: RequeueCause | None = None  # what made it fail first; None = nothing has
+    counted: bool = True  # whether the try counts against the limit
+    exit_code: int | None = None  # of the worker that failed first
+    over: bool = False  # every worker is gone and the cause may be retried: a pass decides
 
 
 class Job(msgspec.Struct):
@@ -95,6 +99,14 @@ class Job(msgspec.Struct):
     excluded: dict[str, int] = {}  # node → logical time until which the job is not placed there
 
 
+class Stray(msgspec.Struct, frozen=True, gc=False):
+    """A worker that runs on a node although its attempt is over: it is to be stopped."""
+
+    job: int
+    attempt: int
+    rank: int
+
+
 class Node(msgspec.Struct):
     """One machine under an agent. A silent one is suspect and keeps what it holds; `lost_at` is the logical time at
     which its lease has run out on both sides (0 = not running)."""
@@ -106,9 +118,15 @@ class Node(msgspec.Struct):
     registered_ns: int
     status: NodeStatus = "ready"
     cordoned: str = ""  # why no new work goes there; "" = it takes work
-    suspected_at: int = 0
     lost_at: int = 0
-    last_beat_ns: int = 0
+    last_beat_ns: int = 0  # of a silent node: its last beat
+    strays: list[Stray] = []  # no new work goes there while there are any
+    strays_ordered: bool = False
+
+    @property
+    def available(self) -> bool:
+        """Whether new work may go there."""
+        return self.status == "ready" and not self.cordoned and not self.strays
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,17 @@ TELEMETRY_CLASSES: Final = ("heartbeat", "gpu")
 _WORD_BOUNDARY: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
+WRITERS: Final[dict[type, str]] = {
+    t.JobSubmitted: "submission",
+    t.JobCancelRequested: "job",
+    **dict.fromkeys(t.AdminFact.__args__, "admin"),
+    **dict.fromkeys(t.NodeFact.__args__, "node"),
+    **dict.fromkeys((*t.Observation.__args__, *t.Decision.__args__), "decision"),
+    **dict.fromkeys(t.Command.__args__, "command"),
+}
+"""Event type → the class of writer that may write it."""
+
+
 def kebab(name: str) -> str:
     """`JobAllocated` as a subject token: `job-allocated`."""
     return _WORD_BOUNDARY.sub("-", name).lower()

@@ -16,7 +16,7 @@ JobId: TypeAlias = int
 
 DETAIL_LIMIT = 4096
 Detail = Annotated[str, msgspec.Meta(max_length=DETAIL_LIMIT)]
-StopCause = Literal["cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue"]
+StopCause = Literal["cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue", "stray"]
 ExitReason = Literal["exited", "stopped", "lease_expired", "start_failed", "lost"]
 RequeueCause = Literal["never_started", "node_fail", "device_fault", "failed"]
 
@@ -256,12 +256,13 @@ class NodeRecovered(_Event, frozen=True):
 
 
 class JobAllocated(_Event, frozen=True):
-    """A job got its devices. `master_port` is free on the first worker's node; `why` names the rule that chose."""
+    """A job got its devices. `master_port` is free at the first worker's address; `why` names the rule that chose."""
 
     basis: Basis
     job: JobId
     attempt: int
     placements: list[Placement]
+    master_address: str
     master_port: int
     why: str
 

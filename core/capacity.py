@@ -1,0 +1,204 @@
+"""Free room: what is left of each node after the live claims, indexed so that a placement looks at few nodes.
+
+Nodes of one fabric and one device model form a pool; a pool keeps its nodes on shelves by their number of idle
+devices, each shelf in order of node name. Everything here is computed from inventories and live claims and can be
+rebuilt at any time; nothing of it is stored.
+"""
+
+from bisect import bisect_left, insort
+from typing import Final, NamedTuple
+
+from muster.core.resources import WHOLE_COMPUTE, Demand, device_claim_mib
+from muster.events.types import Inventory
+
+
+class Share(NamedTuple):
+    """What one worker takes of one node."""
+
+    node: str
+    devices: tuple[int, ...]
+    cpus: int
+    memory_mib: int
+
+
+class NodeRoom:
+    """What one node has left. `idle` holds, by model, the devices on which nothing is claimed, in order; a device
+    is in `shared` while something is claimed of it and compute is left."""
+
+    __slots__ = (
+        "available",
+        "cpus",
+        "device_compute",
+        "device_memory_mib",
+        "idle",
+        "inventory",
+        "memory_mib",
+        "shared",
+    )
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self.available = False
+        self.cpus = inventory.cpus
+        self.memory_mib = inventory.memory_mib
+        self.device_memory_mib = [device.memory_mib for device in inventory.devices]
+        self.device_compute = [WHOLE_COMPUTE] * len(inventory.devices)
+        self.idle: dict[str, list[int]] = {}
+        for device in inventory.devices:
+            self.idle.setdefault(device.model, []).append(device.index)
+        self.shared: set[int] = set()
+
+    def fits_device(self, index: int, demand: Demand) -> bool:
+        """Whether a device has the memory and the compute left that the demand asks of each device."""
+        claim_mib = device_claim_mib(self.inventory.devices[index], demand.device_memory_mib)
+        return self.device_compute[index] >= demand.compute and self.device_memory_mib[index] >= claim_mib
+
+    def fits_host(self, cpus: int, memory_mib: int) -> bool:
+        """Whether CPUs and host memory are left."""
+        return self.cpus >= cpus and self.memory_mib >= memory_mib
+
+    def fitting(self, model: str, demand: Demand) -> list[int]:
+        """The devices of a model that the demand fits on: for shares, those in use first, fullest first."""
+        idle = [index for index in self.idle.get(model, ()) if self.fits_device(index, demand)]
+        if demand.exclusive or not self.shared:
+            return idle
+        devices = self.inventory.devices
+        shared = [i for i in self.shared if devices[i].model == model and self.fits_device(i, demand)]
+        shared.sort(key=lambda index: (self.device_compute[index], self.device_memory_mib[index], index))
+        return shared + idle
+
+    def claim(self, share: Share, demand: Demand) -> None:
+        """Take a worker's share out. Devices that the node no longer has are passed over."""
+        self.cpus -= share.cpus
+        self.memory_mib -= share.memory_mib
+        devices = self.inventory.devices
+        for index in share.devices:
+            if index >= len(devices):
+                continue
+            device = devices[index]
+            self.device_memory_mib[index] -= device_claim_mib(device, demand.device_memory_mib)
+            before = self.device_compute[index]
+            after = self.device_compute[index] = before - demand.compute
+            if before == WHOLE_COMPUTE:
+                self.idle[device.model].remove(index)
+            if 0 < after < WHOLE_COMPUTE:
+                self.shared.add(index)
+            else:
+                self.shared.discard(index)
+
+
+class Pool:
+    """The available nodes of one fabric that have devices of one model."""
+
+    __slots__ = ("fabric", "idle_devices", "model", "shared", "shelves")
+
+    def __init__(self, fabric: str, model: str) -> None:
+        self.fabric = fabric
+        self.model = model
+        self.shelves: list[list[str]] = [[]]
+        self.shared: list[str] = []
+        self.idle_devices = 0
+
+    def put(self, name: str, idle: int) -> None:
+        """Put a node on its shelf."""
+        while idle >= len(self.shelves):
+            self.shelves.append([])
+        insort(self.shelves[idle], name)
+        self.idle_devices += idle
+
+    def take(self, name: str, idle: int) -> None:
+        """Take a node from its shelf."""
+        shelf = self.shelves[idle]
+        del shelf[bisect_left(shelf, name)]
+        self.idle_devices -= idle
+
+
+class Capacity:
+    """The free room of all nodes."""
+
+    def __init__(self) -> None:
+        self.rooms: Final[dict[str, NodeRoom]] = {}
+        self.pools: Final[dict[tuple[str, str], Pool]] = {}
+        self.ordered_pools: list[Pool] = []
+        self.by_cpus: Final[list[tuple[int, str]]] = []
+        self.ports: Final[dict[str, set[int]]] = {}
+
+    def set_node(self, name: str, inventory: Inventory) -> NodeRoom:
+        """Put a node, with nothing claimed and not available, in place of what was known under its name."""
+        self.set_available(name, available=False)
+        room = self.rooms[name] = NodeRoom(inventory)
+        for model in room.idle:
+            key = (inventory.fabric, model)
+            if key not in self.pools:
+                self.pools[key] = Pool(*key)
+                self.ordered_pools = [self.pools[key] for key in sorted(self.pools, key=lambda key: (key[1], key[0]))]
+        return room
+
+    def set_available(self, name: str, *, available: bool) -> None:
+        """Let a node take new work, or not."""
+        room = self.rooms.get(name)
+        if room is None or room.available == available:
+            return
+        if available:
+            room.available = True
+            self._shelve(name, room)
+        else:
+            self._unshelve(name, room)
+            room.available = False
+
+    def take(self, share: Share, demand: Demand) -> None:
+        """Claim a worker's share of a node that takes new work."""
+        room = self.rooms[share.node]
+        self._unshelve(share.node, room)
+        room.claim(share, demand)
+        self._shelve(share.node, room)
+
+    def refill(self, name: str, claims: list[tuple[Share, Demand]]) -> None:
+        """Compute a node's room anew: its inventory less these claims."""
+        old = self.rooms[name]
+        room = NodeRoom(old.inventory)
+        for share, demand in claims:
+            room.claim(share, demand)
+        if old.available:
+            self._unshelve(name, old)
+            self._shelve(name, room)
+            room.available = True
+        self.rooms[name] = room
+
+    def _shelve(self, name: str, room: NodeRoom) -> None:
+        fabric = room.inventory.fabric
+        for model, idle in room.idle.items():
+            pool = self.pools[fabric, model]
+            pool.put(name, len(idle))
+            if room.shared:
+                insort(pool.shared, name)
+        insort(self.by_cpus, (room.cpus, name))
+
+    def _unshelve(self, name: str, room: NodeRoom) -> None:
+        fabric = room.inventory.fabric
+        for model, idle in room.idle.items():
+            pool = self.pools[fabric, model]
+            pool.take(name, len(idle))
+            if room.shared:
+                del pool.shared[bisect_left(pool.shared, name)]
+        del self.by_cpus[bisect_left(self.by_cpus, (room.cpus, name))]
+
+    def free_port(self, node: str, job: int) -> int:
+        """A rendezvous port of the node's range that no live attempt holds at its address (0 = none is left). The
+        job's number says where the search begins, so that a port rests before it is used again."""
+        inventory = self.rooms[node].inventory
+        used = self.ports.get(inventory.address)
+        size = inventory.last_port - inventory.first_port + 1
+        for step in range(size):
+            port = inventory.first_port + (job + step) % size
+            if not used or port not in used:
+                return port
+        return 0
+
+    def take_port(self, address: str, port: int) -> None:
+        """Hold a port for an attempt."""
+        self.ports.setdefault(address, set()).add(port)
+
+    def give_port(self, address: str, port: int) -> None:
+        """Let a port go."""
+        self.ports.get(address, set()).discard(port)

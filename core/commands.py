@@ -1,0 +1,57 @@
+"""Commands, derived purely from decisions and the state they were made on: one per worker."""
+
+from typing import Final
+
+from muster.core.cluster import START_WINDOW_NS, Cluster
+from muster.events import types as t
+
+GRACE_MS: Final = 10_000
+"""How long a worker may take to end after the stop signal."""
+
+
+def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.StartWorker]:
+    """The binds of an allocation."""
+    job = cluster.state.jobs[allocation.job]
+    spec = job.spec
+    demand = cluster.demand(job)
+    world = len(allocation.placements)
+    retriable = "node_fail" in spec.retry.on and job.tries + 1 < spec.retry.max_attempts
+    start_by_ns = cluster.state.time_at + START_WINDOW_NS
+    commands = []
+    for place in allocation.placements:
+        node = cluster.state.nodes[place.node]
+        devices = node.inventory.devices
+        cpus, memory_mib = demand.host_share(len(place.devices), world)
+        commands.append(
+            t.StartWorker(
+                job=job.id,
+                attempt=allocation.attempt,
+                rank=place.rank,
+                world=world,
+                node=place.node,
+                incarnation=place.incarnation,
+                name=spec.name,
+                user=job.user,
+                command=spec.command,
+                devices=[t.DeviceBinding(index, devices[index].uuid) for index in place.devices],
+                device_memory_mib=demand.device_memory_mib,
+                compute=demand.compute,
+                cpus=cpus,
+                memory_mib=memory_mib,
+                master_address=allocation.master_address,
+                master_port=allocation.master_port,
+                start_by_ns=start_by_ns,
+                leased=retriable and node.lease_ms > 0,
+                env=spec.env,
+                workdir=spec.workdir,
+            )
+        )
+    return commands
+
+
+def stop_commands(order: t.StopOrdered) -> list[t.StopWorker]:
+    """The stops of an order."""
+    return [
+        t.StopWorker(order.job, order.attempt, ref.rank, ref.node, ref.incarnation, order.cause, GRACE_MS)
+        for ref in order.workers
+    ]

@@ -1,0 +1,85 @@
+"""What must hold of the state after every entry: each comment of `core.state` as an assertion, and the indexes equal
+to ones computed afresh. For tests and audits; it looks at everything."""
+
+from muster.core.cluster import Cluster
+from muster.core.resources import WHOLE_COMPUTE, device_claim_mib
+from muster.core.state import ENDED, PHASE_CODES, Job
+
+
+def check_invariants(cluster: Cluster) -> None:
+    """Raises AssertionError with the sequence and what does not hold."""
+    for job in cluster.state.jobs.values():
+        _check_job(cluster, job)
+    _check_claims(cluster)
+    _check_indexes(cluster)
+
+
+def _check_job(cluster: Cluster, job: Job) -> None:
+    where = f"after entry {cluster.state.sequence}, job {job.id} ({job.phase})"
+    attempt = job.attempt
+    assert job.phase in PHASE_CODES, where
+    assert 0 <= job.tries <= job.attempts, f"{where}: {job.tries} tries counted of {job.attempts}"
+    assert job.tries <= job.spec.retry.max_attempts or job.cancelled_by, f"{where}: tried too often"
+    if job.phase in ("STARTING", "RUNNING", "STOPPING"):
+        assert attempt is not None, f"{where}: no attempt"
+        assert attempt.number == job.attempts, f"{where}: attempt {attempt.number} of {job.attempts}"
+        assert [worker.rank for worker in attempt.workers] == list(range(len(attempt.workers))), f"{where}: ranks"
+        asked, given = job.spec.gpus, sum(len(worker.devices) for worker in attempt.workers)
+        assert asked == given, f"{where}: the gang asked for {asked} devices and was given {given}"
+        assert attempt.over == all(worker.phase == "gone" for worker in attempt.workers), f"{where}: over or not"
+        assert (job.phase == "STOPPING") or attempt.stop is None, f"{where}: stops for {attempt.stop}"
+    if job.phase == "RUNNING":
+        assert attempt is not None
+        assert all(worker.phase != "placed" for worker in attempt.workers), f"{where}: a worker has not started"
+    if job.phase == "PENDING" or job.phase in ENDED:
+        live = [worker.rank for worker in attempt.workers if worker.phase != "gone"] if attempt is not None else []
+        assert not live, f"{where}: workers {live} are not gone"
+    if job.phase in ENDED:
+        assert job.ended_ns, f"{where}: no end"
+
+
+def _check_claims(cluster: Cluster) -> None:
+    """No device is promised beyond what it has, in any dimension; no port is held twice at one address."""
+    memory_mib: dict[tuple[str, int], int] = {}
+    compute: dict[tuple[str, int], int] = {}
+    ports: dict[tuple[str, int], int] = {}
+    for job in cluster.state.jobs.values():
+        attempt = job.attempt
+        if attempt is None or not cluster.is_live(job) or attempt.over:
+            continue
+        port = (attempt.master_address, attempt.master_port)
+        assert port not in ports, f"port {port} is held by jobs {ports.get(port)} and {job.id}"
+        ports[port] = job.id
+        demand = cluster.demand(job)
+        for worker in attempt.workers:
+            node = cluster.state.nodes.get(worker.node)
+            if worker.phase == "gone" or node is None:
+                continue
+            for index in worker.devices:
+                device = node.inventory.devices[index]
+                place = (worker.node, index)
+                memory_mib[place] = memory_mib.get(place, 0) + device_claim_mib(device, demand.device_memory_mib)
+                compute[place] = compute.get(place, 0) + demand.compute
+                where = f"after entry {cluster.state.sequence}, device {index} of {worker.node}"
+                assert memory_mib[place] <= device.memory_mib, f"{where}: {memory_mib[place]} MiB promised"
+                assert compute[place] <= WHOLE_COMPUTE, f"{where}: {compute[place]} thousandths promised"
+
+
+def _check_indexes(cluster: Cluster) -> None:
+    """The indexes kept in step equal those of a cluster built from the state."""
+    fresh = Cluster(cluster.state)
+    where = f"after entry {cluster.state.sequence}"
+    for name in ("pending", "to_stop", "to_judge", "starting", "silent", "with_strays", "excluding", "keys"):
+        kept, built = getattr(cluster, name), getattr(fresh, name)
+        assert kept == built, f"{where}: {name} is {kept}, a fresh one is {built}"
+    kept_workers = {name: set(workers) for name, workers in cluster.workers_on.items() if workers}
+    built_workers = {name: set(workers) for name, workers in fresh.workers_on.items() if workers}
+    assert kept_workers == built_workers, f"{where}: workers by node"
+    kept_room, built_room = cluster.room(), fresh.room()
+    assert kept_room.by_cpus == built_room.by_cpus, f"{where}: free CPUs by node"
+    kept_ports = {address: ports for address, ports in kept_room.ports.items() if ports}
+    assert kept_ports == {address: ports for address, ports in built_room.ports.items() if ports}, f"{where}: ports"
+    for key, pool in kept_room.pools.items():
+        built_pool = built_room.pools.get(key)
+        shelves = [shelf for shelf in pool.shelves if shelf]
+        assert shelves == ([shelf for shelf in built_pool.shelves if shelf] if built_pool else []), f"{where}: {key}"

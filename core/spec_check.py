@@ -1,0 +1,193 @@
+"""Whether a specification is right by itself, and whether the cluster could ever place it; every problem names its
+field by a JSON pointer (RFC 6901)."""
+
+import re
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from muster.core.capacity import Capacity
+from muster.core.placement import place
+from muster.core.resources import Demand, demand_of, parse_size_mib
+from muster.events.spec import JobSpec
+
+QUEUES: Final = ("default",)
+MOST_WORKERS: Final = 256
+"""Most nodes of one gang: its allocation and commands must fit one atomic append."""
+
+
+_ANY_GPU: Final = JobSpec(command="true").gpu
+
+
+class Problem(NamedTuple):
+    """What is wrong with one field."""
+
+    pointer: str
+    detail: str
+
+
+class SpecError(Exception):
+    """A specification that cannot be right."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(f"{problem.pointer or '/'}: {problem.detail}" for problem in problems))
+        self.problems = problems
+
+
+_AT: Final = re.compile(r" - at `\$([^`]*)`$")
+_KEY_AT: Final = re.compile(r" - at `key in \$([^`]*)`$")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
+_MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
+
+
+def check_spec(raw: Any) -> JobSpec:
+    """The specification in a decoded TOML or JSON value, its sizes in MiB. Raises SpecError."""
+    try:
+        spec = msgspec.convert(raw, JobSpec)
+    except msgspec.ValidationError as error:
+        raise SpecError([problem_of(error)]) from None
+    problems = _own_problems(spec)
+    if problems:
+        raise SpecError(problems)
+    return _with_sizes_in_mib(spec)
+
+
+def problem_of(error: msgspec.ValidationError) -> Problem:
+    """A decoder's complaint as a problem: the path as a pointer, and a next step where the field is unknown."""
+    text = str(error)
+    where = _AT.search(text) or _KEY_AT.search(text)
+    path = where[1] if where else ""
+    pointer = "".join(f"/{token.strip('[].')}" for token in re.findall(r"\.[^.\[]+|\[[^\]]*\]", path))
+    detail = text[: where.start()] if where else text
+    for pattern in (_UNKNOWN, _MISSING):
+        named = pattern.search(detail)
+        if named:
+            pointer = f"{pointer}/{named[1].replace('~', '~0').replace('/', '~1')}"
+    if _UNKNOWN.search(detail):
+        detail = f"unknown field; known here: {', '.join(_fields_at(pointer))}"
+    elif _MISSING.search(detail):
+        detail = "this field is required"
+    return Problem(pointer, detail)
+
+
+def _fields_at(pointer: str) -> list[str]:
+    kind: Any = JobSpec
+    for token in pointer.split("/")[1:-1]:
+        kind = next((field.type for field in msgspec.structs.fields(kind) if field.name == token), JobSpec)
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            return []
+    return sorted(field.name for field in msgspec.structs.fields(kind))
+
+
+def flaw(spec: JobSpec) -> str:
+    """What makes a decoded specification unusable, in words; "" = nothing. Quick where all is well."""
+    plain = spec.memory is None and spec.nodes is None and spec.gpu is _ANY_GPU
+    if plain and (spec.gpus or spec.cpus) and spec.queue in QUEUES:
+        return ""
+    problems = _own_problems(spec)
+    return f"{problems[0].pointer}: {problems[0].detail}" if problems else ""
+
+
+def _own_problems(spec: JobSpec) -> list[Problem]:
+    problems = []
+    if spec.gpus == 0 and not spec.cpus:
+        problems.append(
+            Problem("/gpus", "asks for neither devices nor CPUs: set gpus, or cpus for a job without devices")
+        )
+    if spec.queue not in QUEUES:
+        problems.append(Problem("/queue", f"there is no queue {spec.queue!r}; queues: {', '.join(QUEUES)}"))
+    if isinstance(spec.nodes, int) and spec.gpus and spec.nodes > spec.gpus:
+        problems.append(Problem("/nodes", f"{spec.gpus} devices cannot be spread over {spec.nodes} nodes"))
+    if spec.nodes == "fewest" and not spec.gpus:
+        problems.append(Problem("/nodes", '"fewest" is for jobs with devices: give a number of nodes'))
+    if not spec.gpus and spec.gpu != _ANY_GPU:
+        problems.append(Problem("/gpu", "asks for a kind of device but for no device: set gpus"))
+    for pointer, size in (("/memory", spec.memory), ("/gpu/memory", spec.gpu.memory)):
+        if size is None:
+            continue
+        try:
+            if parse_size_mib(size) <= 0:
+                problems.append(Problem(pointer, "must be more than nothing: leave it out for the default"))
+        except ValueError as error:
+            problems.append(Problem(pointer, str(error)))
+    return problems
+
+
+def _with_sizes_in_mib(spec: JobSpec) -> JobSpec:
+    if isinstance(spec.memory, str):
+        spec = msgspec.structs.replace(spec, memory=parse_size_mib(spec.memory))
+    if isinstance(spec.gpu.memory, str):
+        spec = msgspec.structs.replace(
+            spec, gpu=msgspec.structs.replace(spec.gpu, memory=parse_size_mib(spec.gpu.memory))
+        )
+    return spec
+
+
+def capacity_problems(spec: JobSpec, hardware: Capacity) -> list[Problem]:
+    """Why no node, or not the whole cluster with nothing running, could ever hold the job; [] = it could.
+
+    `hardware` is the room of all nodes with nothing claimed (`Cluster.hardware`).
+    """
+    demand = demand_of(spec)
+    if place(hardware, demand) is not None:
+        return []
+    if not hardware.rooms:
+        return [Problem("", "the cluster has no nodes yet")]
+    return _device_problems(demand, hardware) or _host_problems(demand, hardware) or [_gang_problem(demand, hardware)]
+
+
+def _device_problems(demand: Demand, hardware: Capacity) -> list[Problem]:
+    rooms = hardware.rooms
+    unknown = sorted(demand.node_names - rooms.keys())
+    if unknown and not demand.node_names & rooms.keys():
+        return [Problem("/where/nodes", f"no node of that name: {', '.join(unknown)}")]
+    for label, value in demand.labels:
+        if all(room.inventory.labels.get(label) != value for room in rooms.values()):
+            return [Problem(f"/where/labels/{label}", f"no node has the label {label} = {value}")]
+    devices = [device for room in rooms.values() for device in room.inventory.devices]
+    of_model = [device for device in devices if not demand.models or device.model in demand.models]
+    if demand.models and not of_model:
+        known = ", ".join(sorted({device.model for device in devices})) or "none"
+        return [Problem("/gpu/model", f"no node has such a device; models here: {known}")]
+    if demand.gpus > len(of_model):
+        what = " or ".join(demand.models) or "devices"
+        return [Problem("/gpus", f"asks for {demand.gpus}; the whole cluster has {len(of_model)} {what}")]
+    if demand.device_memory_mib:
+        most = max((device.nominal_mib for device in of_model), default=0)
+        if demand.device_memory_mib > most:
+            asked = _gib(demand.device_memory_mib)
+            return [Problem("/gpu/memory", f"asks for {asked} per device; the largest device has {_gib(most)}")]
+    return []
+
+
+def _host_problems(demand: Demand, hardware: Capacity) -> list[Problem]:
+    inventories = [room.inventory for room in hardware.rooms.values()]
+    workers = demand.nodes if isinstance(demand.nodes, int) else 1
+    devices = -(-demand.gpus // workers) if demand.gpus and (demand.nodes in (None, 1) or workers > 1) else 1
+    largest = max(len(inventory.devices) for inventory in inventories)
+    cpus, memory_mib = demand.host_share(min(devices, largest) if demand.gpus else 0, workers)
+    most_cpus = max(inventory.cpus for inventory in inventories)
+    most_mib = max(inventory.memory_mib for inventory in inventories)
+    if cpus > most_cpus:
+        return [Problem("/cpus", f"a worker needs {cpus} CPUs; the largest node has {most_cpus}")]
+    if memory_mib > most_mib:
+        return [Problem("/memory", f"a worker needs {_gib(memory_mib)}; the largest node has {_gib(most_mib)}")]
+    return []
+
+
+def _gang_problem(demand: Demand, hardware: Capacity) -> Problem:
+    largest = max(len(room.inventory.devices) for room in hardware.rooms.values())
+    if demand.nodes == 1 and demand.gpus > largest:
+        return Problem("/gpus", f"asks for {demand.gpus} devices on one node; the largest node has {largest}")
+    if isinstance(demand.nodes, int) and demand.nodes > len(hardware.rooms):
+        return Problem("/nodes", f"asks for {demand.nodes} nodes; the cluster has {len(hardware.rooms)}")
+    if demand.linked and place(hardware, demand._replace(linked=False)) is not None:
+        return Problem(
+            "/gpu/interconnect",
+            'the nodes that could hold it are not linked by one fabric; interconnect = "none" waives the link',
+        )
+    return Problem("", "no set of nodes could hold it all at once, even with nothing running")
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.4g} GiB"

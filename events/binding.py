@@ -1,0 +1,50 @@
+"""What a bind means to the program it starts: the variables that carry ranks, rendezvous and devices. Pure."""
+
+from typing import Final, Literal
+
+from muster.events.types import StartWorker
+
+VisibleDevices = Literal["index", "uuid"]
+"""How CUDA_VISIBLE_DEVICES names devices: by position in PCI order, or by uuid."""
+
+RESERVED_PREFIX: Final = "MUSTER_"
+"""Variables of this prefix are Muster's own: a job cannot set them."""
+
+
+def allocation_name(command: StartWorker) -> str:
+    """``<job>.<attempt>.<rank>``: one worker of one try, on one node."""
+    return f"{command.job}.{command.attempt}.{command.rank}"
+
+
+def rendezvous(command: StartWorker) -> dict[str, str]:
+    """How the workers of a gang find each other. One worker a node: its rank is the node rank."""
+    return {
+        "RANK": str(command.rank),
+        "WORLD_SIZE": str(command.world),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": str(command.rank),
+        "MASTER_ADDR": command.master_address,
+        "MASTER_PORT": str(command.master_port),
+    }
+
+
+def device_environment(command: StartWorker, visible: VisibleDevices = "index") -> dict[str, str]:
+    """Which devices the worker sees: empty, never unset, for a job without devices."""
+    devices = sorted(command.devices, key=lambda device: device.index)
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid if visible == "uuid" else str(device.index) for device in devices),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def identity(command: StartWorker) -> dict[str, str]:
+    """Who the worker is."""
+    return {
+        "MUSTER_JOB_ID": str(command.job),
+        "MUSTER_ATTEMPT": str(command.attempt),
+        "MUSTER_RANK": str(command.rank),
+        "MUSTER_WORLD_SIZE": str(command.world),
+        "MUSTER_NODE": command.node,
+        "MUSTER_ALLOCATION": allocation_name(command),
+    }

@@ -1,0 +1,187 @@
+"""The cluster fold: one entry after another into the state.
+
+A fold never fails: whatever is in the log is applied, or counted as refused with a reason. Commands are passed over
+(they follow from decisions). The chain binds every byte of every entry. Logical time grows from entry to entry by
+the difference of the server's timestamps, at least 0 and at most 60 s, so that a clock that jumps ends no lease.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from struct import Struct as Packer
+from typing import Final, assert_never
+
+import msgspec
+
+from muster.core.cluster import SECOND_NS, Cluster
+from muster.core.state import Refusal, State
+from muster.events import codec
+from muster.events import types as t
+from muster.events.log import Entry
+from muster.events.subjects import WRITERS
+from muster.projections import job_rules, node_rules
+
+FOLD_VERSION: Final = 1
+"""Grows whenever the same log gives another state; a snapshot of another version is not read."""
+
+LONGEST_STEP_NS: Final = 60 * SECOND_NS
+SWEEP_NS: Final = 60 * SECOND_NS
+REFUSALS_KEPT: Final = 100
+CHAIN_BYTES: Final = 16
+
+_pack_place: Final = Packer(">QQ").pack
+_state_encoder: Final = msgspec.msgpack.Encoder()
+_state_decoder: Final = msgspec.msgpack.Decoder(State)
+_WRITERS: Final = WRITERS
+_blake2b: Final = hashlib.blake2b
+
+
+class SequenceGapError(Exception):
+    """The next entry was not handed over: the reader of the log must find it first."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"entry {expected} is missing: the next one at hand is {found}")
+        self.expected = expected
+        self.found = found
+
+
+def next_chain(chain: bytes, entry: Entry) -> bytes:
+    """The chain after an entry: BLAKE2b-128 over the chain before it, its sequence and timestamp (8 bytes each, big
+    end first), its subject, a zero byte and its payload."""
+    sequence, timestamp_ns, subject, payload = entry
+    return _blake2b(
+        b"%b%b%b\0%b" % (chain, _pack_place(sequence, timestamp_ns), subject.encode(), payload), digest_size=CHAIN_BYTES
+    ).digest()
+
+
+class Fold:
+    """State and indexes after the entries applied so far. `touched` collects the jobs whose state changed, for
+    whoever keeps read models; its reader clears it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster: Final = cluster
+        self.touched: set[int] = set()
+        self._subjects: dict[str, tuple[str, str]] = {}
+
+    @classmethod
+    def empty(cls) -> "Fold":
+        """The state before the first entry."""
+        return cls(Cluster(State()))
+
+    @classmethod
+    def restore(cls, state_bytes: bytes) -> "Fold":
+        """The fold that wrote these bytes. Raises msgspec.MsgspecError for bytes that are no state."""
+        return cls(Cluster(_state_decoder.decode(state_bytes)))
+
+    def state_bytes(self) -> bytes:
+        """The state in its canonical form: the same log gives the same bytes."""
+        return _state_encoder.encode(self.cluster.state)
+
+    def apply_all(self, entries: Iterable[Entry]) -> None:
+        """Apply entries in order."""
+        apply = self.apply
+        for entry in entries:
+            apply(entry)
+
+    def apply(self, entry: Entry) -> None:
+        """Apply the next entry. Raises SequenceGapError where it is not the next, and nothing else."""
+        state = self.cluster.state
+        sequence, timestamp_ns, subject, payload = entry
+        if sequence != state.sequence + 1:
+            raise SequenceGapError(state.sequence + 1, sequence)
+        state.chain = next_chain(state.chain, entry)
+        state.sequence = sequence
+        elapsed_ns = timestamp_ns - state.timestamp_ns
+        state.timestamp_ns = timestamp_ns
+        if elapsed_ns > 0 and sequence > 1:
+            before = state.time_at
+            state.time_at = before + (min(LONGEST_STEP_NS, elapsed_ns))
+            if before // SWEEP_NS != state.time_at // SWEEP_NS:
+                job_rules.forget_old(self.cluster)
+        writer, owner = self._subjects.get(subject) or self._classify(subject)
+        if writer == "command":
+            return
+        if writer == "decision":
+            state.fence = sequence
+        try:
+            event = codec.decode_known(payload)
+        except msgspec.MsgspecError:
+            self._apply_old(writer, owner, payload)
+            return
+        refusal = self._apply_event(writer, owner, event)
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def _classify(self, subject: str) -> tuple[str, str]:
+        writer, _, rest = subject.partition(".")[2].partition(".")
+        found = self._subjects[subject] = (writer, rest.partition(".")[0] if writer == "node" else "")
+        return found
+
+    def _apply_old(self, writer: str, owner: str, payload: bytes) -> None:
+        try:
+            event = codec.decode(payload)
+        except codec.UnknownEventError as error:
+            self.cluster.state.unknown_since = self.cluster.state.unknown_since or self.cluster.state.sequence
+            self._refuse(str(error))
+        except codec.UnreadableEventError as error:
+            self._refuse(f"unreadable: {error}"[:500])
+        else:
+            refusal = self._apply_event(writer, owner, event)
+            if refusal is not None:
+                self._refuse(refusal)
+
+    def _refuse(self, reason: str) -> None:
+        state = self.cluster.state
+        state.refused_count += 1
+        state.refusals.append(Refusal(state.sequence, reason))
+        del state.refusals[:-REFUSALS_KEPT]
+
+    def _apply_event(self, writer: str, owner: str, event: t.Event) -> str | None:
+        cluster = self.cluster
+        touched = self.touched
+        if _WRITERS[type(event)] != writer or (owner and getattr(event, "node", owner) != owner):
+            return f"{type(event).__name__} stands under another writer's subject"
+        match event:
+            case t.WorkerStarted():
+                touched.add(event.job)
+                return job_rules.worker_started(cluster, event)
+            case t.WorkerExited():
+                touched.add(event.job)
+                return job_rules.worker_exited(cluster, event)
+            case t.JobSubmitted():
+                touched.add(cluster.state.sequence)
+                return job_rules.job_submitted(cluster, event)
+            case t.JobAllocated():
+                touched.add(event.job)
+                return job_rules.job_allocated(cluster, event)
+            case t.StopOrdered():
+                touched.add(event.job)
+                return job_rules.stop_ordered(cluster, event)
+            case t.JobRequeued():
+                touched.add(event.job)
+                return job_rules.job_requeued(cluster, event)
+            case t.JobCancelRequested():
+                touched.add(event.job)
+                return job_rules.job_cancel_requested(cluster, event)
+            case t.WorkerRefused():
+                touched.add(event.job)
+                return job_rules.worker_refused(cluster, event)
+            case t.NodeRegistered():
+                return node_rules.node_registered(cluster, event, touched)
+            case t.NodeSuspected():
+                return node_rules.node_suspected(cluster, event)
+            case t.NodeRecovered():
+                return node_rules.node_recovered(cluster, event)
+            case t.NodeLost():
+                return node_rules.node_lost(cluster, event, touched)
+            case t.NodeCordoned():
+                return node_rules.node_cordoned(cluster, event)
+            case t.NodeUncordoned():
+                return node_rules.node_uncordoned(cluster, event)
+            case t.StopFailed():
+                return node_rules.stop_failed(cluster, event)
+            case t.LeaderStarted():
+                return node_rules.leader_started(cluster, event)
+            case t.ClockAdvanced() | t.LogGapAccepted() | t.StartWorker() | t.StopWorker():
+                return None
+            case _:
+                assert_never(event)

@@ -1,0 +1,315 @@
+"""What each event of a job's life does to the state. Every rule gives None, or why it was not applied."""
+
+from typing import Final
+
+from muster.core.cluster import SECOND_NS, START_WINDOW_NS, Cluster
+from muster.core.spec_check import flaw
+from muster.core.state import ENDED, Attempt, Job, JobPhase, Key, Stray, Worker
+from muster.events import types as t
+
+KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
+ENDED_MEMORY_NS: Final = 3600 * SECOND_NS
+EXCLUSION_NS: Final = 600 * SECOND_NS
+"""How long a job is not placed again on a node that refused its start."""
+
+
+def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
+    """A new job, waiting; its id is the entry's sequence. A key in use makes no second job."""
+    state = cluster.state
+    if event.key:
+        if (event.user, event.key) in cluster.keys:
+            return f"the key was used before, for job {cluster.keys[event.user, event.key]}"
+        cluster.keys[event.user, event.key] = state.sequence
+        state.keys.append(Key(event.user, event.key, state.sequence, state.time_at + KEY_MEMORY_NS))
+    job = Job(state.sequence, event.user, event.spec, state.timestamp_ns)
+    state.jobs[job.id] = job
+    problem = flaw(event.spec)
+    if problem:
+        end(cluster, job, "REJECTED", problem)
+    else:
+        cluster.enqueue(job)
+    return None
+
+
+def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
+    """An attempt begins. It is applied as what it is even where the job was cancelled or a node's life ended
+    between basis and append: agents may have acted, and the next pass undoes it."""
+    state = cluster.state
+    job = state.jobs.get(event.job)
+    if job is None or (job.phase not in ("PENDING", "CANCELLED")) or event.attempt != job.attempts + 1:
+        return f"allocation {event.job}.{event.attempt} does not follow from the job's state"
+    workers = [Worker(place.rank, place.node, place.incarnation, place.devices) for place in event.placements]
+    attempt = Attempt(
+        event.attempt,
+        state.sequence,
+        state.timestamp_ns,
+        workers,
+        event.master_address,
+        event.master_port,
+        state.time_at + START_WINDOW_NS,
+    )
+    if job.phase == "PENDING":
+        cluster.dequeue(job)
+    else:
+        attempt.stop = "cancelled"
+        state.jobs_ended["CANCELLED"] -= 1
+    job.attempt = attempt
+    job.attempts = event.attempt
+    job.tries += 1
+    job.reason = ""
+    job.phase = "STARTING" if attempt.stop is None else "STOPPING"
+    job.ended_ns = 0
+    cluster.hold_port(attempt)
+    nodes = state.nodes
+    for worker in workers:
+        cluster.claim(job, worker)
+    for worker in workers:
+        node = nodes.get(worker.node)
+        if node is None or node.incarnation != worker.incarnation:
+            lose_worker(cluster, job, worker, "its agent began a new life before it could start", never_ran=True)
+    if cluster.is_live(job):
+        if attempt.stop is None:
+            cluster.starting[job.id] = attempt.start_by_at
+        else:
+            cluster.review(job)
+    return None
+
+
+def find_worker(cluster: Cluster, job_id: int, number: int, rank: int) -> tuple[Job, Attempt, Worker] | None:
+    """The worker of a job's live attempt that is not gone."""
+    job = cluster.state.jobs.get(job_id)
+    if job is None:
+        return None
+    attempt = job.attempt
+    if attempt is None or attempt.number != number or not 0 <= rank < len(attempt.workers):
+        return None
+    worker = attempt.workers[rank]
+    return None if worker.phase == "gone" else (job, attempt, worker)
+
+
+def worker_started(cluster: Cluster, event: t.WorkerStarted) -> str | None:
+    """A worker runs."""
+    found = find_worker(cluster, event.job, event.attempt, event.rank)
+    if found is None or found[2].node != event.node:
+        return f"worker {event.job}.{event.attempt}.{event.rank} is not expected on {event.node}"
+    job, attempt, worker = found
+    mark_running(cluster, job, attempt, worker, event.pid)
+    return None
+
+
+def mark_running(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, pid: int) -> None:
+    """A placed worker was seen running."""
+    if worker.phase != "placed":
+        return
+    worker.phase = "running"
+    worker.pid = pid
+    now_ns = cluster.state.timestamp_ns
+    attempt.started_ns = attempt.started_ns or now_ns
+    job.started_ns = job.started_ns or now_ns
+    if all(worker.phase != "placed" for worker in attempt.workers):
+        cluster.starting.pop(job.id, None)
+        if job.phase == "STARTING":
+            job.phase = "RUNNING"
+
+
+def worker_exited(cluster: Cluster, event: t.WorkerExited) -> str | None:
+    """A worker's tree is gone."""
+    found = find_worker(cluster, event.job, event.attempt, event.rank)
+    if found is None or found[2].node != event.node:
+        return _stray_gone(cluster, event)
+    job, attempt, worker = found
+    worker_gone(cluster, job, attempt, worker, event.exit)
+    return None
+
+
+def _stray_gone(cluster: Cluster, event: t.WorkerExited) -> str | None:
+    node = cluster.state.nodes.get(event.node)
+    stray = Stray(event.job, event.attempt, event.rank)
+    if node is None or stray not in node.strays:
+        return f"worker {event.job}.{event.attempt}.{event.rank} is not expected on {event.node}"
+    node.strays.remove(stray)
+    cluster.review_node(node)
+    return None
+
+
+def worker_refused(cluster: Cluster, event: t.WorkerRefused) -> str | None:
+    """A worker was not started: its node is left out for this job for a while."""
+    found = find_worker(cluster, event.job, event.attempt, event.rank)
+    if found is None or found[2].node != event.node or found[2].phase != "placed":
+        return f"worker {event.job}.{event.attempt}.{event.rank} is not awaited on {event.node}"
+    job, attempt, worker = found
+    job.excluded[event.node] = cluster.state.time_at + EXCLUSION_NS
+    if attempt.failure is None:
+        attempt.failure = "never_started"
+        job.reason = f"{event.node} refused to start it: {event.reason}"
+        attempt.stop = attempt.stop or "start_refused"
+    worker_gone(cluster, job, attempt, worker, t.ExitStatus("start_failed", detail=event.reason))
+    return None
+
+
+def lose_worker(cluster: Cluster, job: Job, worker: Worker, detail: str, *, never_ran: bool) -> None:
+    """A worker that is not running and never will be. A try in which it never ran does not count."""
+    attempt = job.attempt
+    assert attempt is not None
+    if never_ran and attempt.failure is None:
+        attempt.failure = "never_started"
+        attempt.counted = False
+        attempt.stop = attempt.stop or "worker_lost"
+        job.reason = detail
+    worker_gone(cluster, job, attempt, worker, t.ExitStatus("lost", detail=detail))
+
+
+def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, exit_status: t.ExitStatus) -> None:
+    """Release what a worker held; a failure ends its attempt, the last one to go ends it for good."""
+    worker.phase = "gone"
+    worker.exit = exit_status
+    cluster.release(job, worker)
+    clean = exit_status.reason == "exited" and exit_status.exit_code == 0
+    if not clean:
+        _note_failure(job, attempt, worker, exit_status)
+    if all(worker.phase == "gone" for worker in attempt.workers):
+        _finish_attempt(cluster, job, attempt)
+    elif not clean:
+        if job.phase in ("STARTING", "RUNNING"):
+            job.phase = "STOPPING"
+        cluster.review(job)
+    elif job.phase == "STARTING" and all(worker.phase != "placed" for worker in attempt.workers):
+        job.phase = "RUNNING"
+        cluster.review(job)
+
+
+def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.ExitStatus) -> None:
+    if attempt.failure is not None:
+        return
+    reason, code = exit_status.reason, exit_status.exit_code
+    if reason == "stopped" and attempt.stop is not None:
+        return
+    if reason in ("lost", "lease_expired"):
+        attempt.failure = "node_fail"
+        attempt.stop = attempt.stop or "worker_lost"
+        job.reason = f"worker {worker.rank} was lost with {worker.node}: {exit_status.detail or reason}"
+    else:
+        attempt.failure = "failed"
+        attempt.exit_code = code
+        attempt.stop = attempt.stop or "worker_failed"
+        how = f"signal {exit_status.signal}" if exit_status.signal else f"exit code {code}"
+        if reason == "start_failed":
+            how = exit_status.detail or "it could not be started"
+        job.reason = f"worker {worker.rank} on {worker.node}: {how}"
+
+
+def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
+    cluster.free_port(attempt)
+    retry = job.spec.retry
+    failure = attempt.failure
+    if job.cancelled_by:
+        end(cluster, job, "CANCELLED", f"cancelled by {job.cancelled_by}")
+    elif failure is None and attempt.stop is None:
+        job.exit_code = 0
+        end(cluster, job, "COMPLETED", "")
+    elif not attempt.counted or (
+        job.tries < retry.max_attempts and (failure in retry.on or failure in (None, "never_started"))
+    ):
+        attempt.over = True
+        job.phase = "STOPPING"
+        cluster.review(job)
+    else:
+        job.exit_code = attempt.exit_code
+        end(cluster, job, "NODE_FAIL" if failure == "node_fail" else "FAILED", job.reason)
+
+
+def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
+    """A job has ended."""
+    state = cluster.state
+    job.phase = phase
+    job.reason = reason
+    job.ended_ns = state.timestamp_ns
+    state.ended.append((state.time_at, job.id))
+    state.jobs_ended[phase] = state.jobs_ended.get(phase, 0) + 1
+    cluster.review(job)
+
+
+def stop_ordered(cluster: Cluster, event: t.StopOrdered) -> str | None:
+    """Workers were told to stop; those of a later life of their agent still have to be."""
+    for ref in event.workers:
+        node = cluster.state.nodes.get(ref.node)
+        if node is not None and Stray(event.job, event.attempt, ref.rank) in node.strays:
+            node.strays_ordered = True
+            cluster.review_node(node)
+    job = cluster.state.jobs.get(event.job)
+    attempt = job.attempt if job is not None else None
+    if job is None or attempt is None or attempt.number != event.attempt or not cluster.is_live(job):
+        return None if event.cause == "stray" else f"attempt {event.job}.{event.attempt} has no workers to stop"
+    if event.cause == "start_overdue" and attempt.stop is None:
+        attempt.stop = "start_overdue"
+        attempt.failure = attempt.failure or "never_started"
+        job.reason = "a worker was not reported in time"
+        for worker in attempt.workers:
+            if worker.phase == "placed":
+                job.excluded[worker.node] = cluster.state.time_at + EXCLUSION_NS
+    told = {(ref.rank, ref.incarnation) for ref in event.workers}
+    attempt.stop_ordered = all(
+        worker.phase == "gone" or (worker.rank, worker.incarnation) in told for worker in attempt.workers
+    )
+    job.phase = "STOPPING"
+    cluster.review(job)
+    return None
+
+
+def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
+    """The job waits again, in its old place."""
+    job = cluster.state.jobs.get(event.job)
+    if job is None or job.attempt is None or job.attempt.number != event.attempt or not job.attempt.over:
+        return f"attempt {event.job}.{event.attempt} is not over, or its job has ended"
+    if not event.counted:
+        job.tries -= 1
+    job.attempt.over = False
+    job.phase = "PENDING"
+    cluster.review(job)
+    cluster.enqueue(job)
+    return None
+
+
+def job_cancel_requested(cluster: Cluster, event: t.JobCancelRequested) -> str | None:
+    """A waiting job ends at once; a live one is to be stopped."""
+    job = cluster.state.jobs.get(event.job)
+    if job is None:
+        return f"there is no job {event.job}"
+    if job.phase in ENDED or job.cancelled_by:
+        return f"job {job.id} has ended, or is cancelled already"
+    job.cancelled_by = event.user
+    attempt = job.attempt
+    if job.phase == "PENDING":
+        cluster.dequeue(job)
+        end(cluster, job, "CANCELLED", f"cancelled by {event.user}")
+    elif attempt is not None and attempt.over:
+        attempt.over = False
+        end(cluster, job, "CANCELLED", f"cancelled by {event.user}")
+    elif attempt is not None:
+        attempt.stop = attempt.stop or "cancelled"
+        job.phase = "STOPPING"
+        cluster.review(job)
+    return None
+
+
+def forget_old(cluster: Cluster) -> None:
+    """Once a logical minute: ended jobs leave an hour after their end, keys a day after their use."""
+    state = cluster.state
+    limit = state.time_at - ENDED_MEMORY_NS
+    count = 0
+    for ended_at, job_id in state.ended:
+        if ended_at > limit:
+            break
+        count += 1
+        job = state.jobs.get(job_id)
+        if job is not None and job.phase in ENDED:
+            del state.jobs[job_id]
+            cluster.forget(job_id)
+    del state.ended[:count]
+    count = 0
+    for key in state.keys:
+        if key.forget_at > state.time_at:
+            break
+        count += 1
+        cluster.keys.pop((key.user, key.key), None)
+    del state.keys[:count]
