@@ -1,0 +1,84 @@
+"""Reading stored entries by sequence: in bulk from any replica, and one by one from the leader.
+
+Rules: a bulk read may come from a replica that lags or has rotted, so its answer is taken only as far as it has no
+gap; what is missing is read from the stream's leader. Only the leader's answer that an entry is not there counts.
+"""
+
+import base64
+from typing import Any, Final
+
+import msgspec
+
+from muster.events.connection import ApiError, Connection, NoAnswerError, Reply
+from muster.events.log import Entry, LogUnavailableError, MissingEntryError
+from muster.events.wire import header, parse_time_ns, status_of
+
+DIRECT_BATCH: Final = 1000
+_NO_MESSAGE: Final = 10037
+_READ_ATTEMPTS: Final = 4
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """An entry together with the id it was written with ("" = none)."""
+
+    entry: Entry
+    message_id: str
+
+
+class _Stored(msgspec.Struct):
+    subject: str
+    seq: int
+    time: str
+    data: str = ""
+    hdrs: str = ""
+
+
+async def read_leader(connection: Connection, stream: str, query: dict[str, Any]) -> StoredMessage | None:
+    """What the stream's leader has for a query (`seq`, `last_by_subj`, or `next_by_subj` with `seq`); None where it
+    has nothing. Raises LogUnavailableError."""
+    reason = ""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            answer = await connection.api(f"STREAM.MSG.GET.{stream}", query, timeout_s=2.0)
+        except ApiError as error:
+            if error.code == _NO_MESSAGE:
+                return None
+            reason = str(error)
+        except NoAnswerError as error:
+            reason = str(error)
+        else:
+            stored = msgspec.convert(answer["message"], _Stored)
+            headers = base64.b64decode(stored.hdrs)
+            entry = Entry(stored.seq, parse_time_ns(stored.time), stored.subject, base64.b64decode(stored.data))
+            return StoredMessage(entry, header(headers, b"Nats-Msg-Id").decode())
+    raise LogUnavailableError(f"cannot read {stream}: {reason}")
+
+
+async def read_entry(connection: Connection, stream: str, sequence: int) -> Entry:
+    """One entry, from the leader. Raises MissingEntryError or LogUnavailableError."""
+    stored = await read_leader(connection, stream, {"seq": sequence})
+    if stored is None:
+        raise MissingEntryError(sequence)
+    return stored.entry
+
+
+async def read_direct(connection: Connection, stream: str, query: dict[str, Any], batch: int) -> list[Entry]:
+    """Up to `batch` entries for a query (`seq` or `start_time`) from some replica: it may lag, and may have gaps.
+    Raises NoAnswerError."""
+    answers = await connection.request_many(
+        f"$JS.API.DIRECT.GET.{stream}",
+        msgspec.json.encode({**query, "batch": batch}),
+        lambda answer: status_of(answer.headers) != 0,
+        timeout_s=5.0,
+    )
+    return [_entry_of(answer) for answer in answers[:-1]]
+
+
+def _entry_of(answer: Reply) -> Entry:
+    headers = answer.headers
+    return Entry(
+        int(header(headers, b"Nats-Sequence")),
+        parse_time_ns(header(headers, b"Nats-Time-Stamp").decode()),
+        header(headers, b"Nats-Subject").decode(),
+        answer.payload,
+    )

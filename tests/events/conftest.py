@@ -1,0 +1,73 @@
+"""Logs of each kind, each on its own broker (one takes a twentieth of a second, three a third)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from muster.events.broker import Broker, BrokerCluster
+from muster.events.connection import Connection
+from muster.events.jetstream import JetStreamLog
+from muster.events.log import Log
+from muster.events.memory import MemoryLog
+from muster.events.streams import StreamLimits, set_up
+
+MIB = 1 << 20
+SMALL = StreamLimits(log_max_bytes=256 * MIB, telemetry_max_bytes=16 * MIB)
+
+Connect = Callable[[str], Awaitable[Connection]]
+
+
+@asynccontextmanager
+async def running(folder: Path, servers: int = 1) -> AsyncIterator[Broker | BrokerCluster]:
+    """A broker, or a cluster, with its streams."""
+    nodes = ["node-1", "node-2"]
+    made = Broker(folder, nodes=nodes) if servers == 1 else BrokerCluster(folder, nodes=nodes, size=servers)
+    async with made as started:
+        await set_up(started.urls, started.credentials, replicas=started.replicas, limits=SMALL)
+        yield started
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running(tmp_path / "broker") as started:
+        assert isinstance(started, Broker)
+        yield started
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running(tmp_path / "cluster", servers=3) as started:
+        assert isinstance(started, BrokerCluster)
+        yield started
+
+
+@pytest.fixture
+async def connect(broker: Broker) -> AsyncIterator[Connect]:
+    """Opens connections of a role; all are closed in the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_as(role: str) -> Connection:
+            connection = await Connection.open(broker.urls, broker.credentials[role], role)
+            stack.push_async_callback(connection.close)
+            return connection
+
+        yield open_as
+
+
+@pytest.fixture(params=["memory", "jetstream", "jetstream-r3"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Log]:
+    """Every implementation. The operator may write every subject of the log."""
+    if request.param == "memory":
+        yield MemoryLog()
+        return
+    async with running(tmp_path / "broker", servers=1 if request.param == "jetstream" else 3) as started:
+        connection = await Connection.open(started.urls, started.credentials["operator"], "test")
+        yield await JetStreamLog.open(connection)
+        await connection.close()
+
+
+@pytest.fixture
+async def jetstream(connect: Connect) -> JetStreamLog:
+    return await JetStreamLog.open(await connect("operator"))
