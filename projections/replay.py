@@ -38,7 +38,7 @@ def snapshot_of(fold: Fold) -> Snapshot:
 def fold_at(mirror: Mirror, sequence: int, cancelled: threading.Event | None = None) -> Fold:
     """The fold after entry `sequence`, which the mirror must have. Raises StoreError, or ReplayCancelledError once
     `cancelled` is set."""
-    fold = _nearest(mirror, sequence)
+    fold = nearest_fold(mirror, sequence)
     for chunk in mirror.entries(fold.cluster.state.sequence + 1, sequence):
         if cancelled is not None and cancelled.is_set():
             raise ReplayCancelledError
@@ -49,7 +49,8 @@ def fold_at(mirror: Mirror, sequence: int, cancelled: threading.Event | None = N
     return fold
 
 
-def _nearest(mirror: Mirror, sequence: int) -> Fold:
+def nearest_fold(mirror: Mirror, sequence: int) -> Fold:
+    """The fold of the newest usable snapshot at or before `sequence`, or the empty one."""
     for snapshot in mirror.snapshots(sequence, FOLD_VERSION):
         try:
             fold = Fold.restore(snapshot.state)

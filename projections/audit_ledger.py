@@ -1,0 +1,93 @@
+"""The auditor's own book of who holds which device, kept beside the fold: nothing is held past what the device has,
+an attempt gives back each worker's devices once, and the next attempt begins with nothing of the last one held."""
+
+from typing import Final, NamedTuple
+
+from muster.core.cluster import Cluster
+from muster.core.resources import WHOLE_COMPUTE, device_claim_mib
+from muster.core.state import ENDED, Job
+
+_Device = tuple[str, int]
+
+
+class _Claim(NamedTuple):
+    memory_mib: int
+    compute: int
+
+
+class _Held(NamedTuple):
+    attempt: int
+    devices: dict[int, tuple[_Device, ...]]  # by rank
+
+
+class Ledger:
+    """Who holds what, entry by entry. `Ledger(cluster)` begins with what a restored state holds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster: Final = cluster
+        self._held: Final[dict[int, _Held]] = {}
+        self._claims: Final[dict[_Device, dict[int, _Claim]]] = {}
+        for job in cluster.state.jobs.values():
+            self._book(job)
+
+    def note(self, job_ids: set[int]) -> str | None:
+        """Book what the last entry changed for these jobs; gives what is wrong with it."""
+        problem = None
+        for job_id in sorted(job_ids):
+            job = self._cluster.state.jobs.get(job_id)
+            if job is not None:
+                problem = self._book(job) or problem
+        return problem
+
+    def _book(self, job: Job) -> str | None:
+        attempt = job.attempt
+        if attempt is None:
+            return None
+        before = self._held.get(job.id, _Held(0, {}))
+        devices = {
+            worker.rank: tuple((worker.node, device) for device in worker.devices)
+            for worker in attempt.workers
+            if worker.phase != "gone"
+        }
+        same = before.attempt == attempt.number
+        problem = None
+        if before.attempt > attempt.number:
+            problem = f"attempt {job.id}.{attempt.number} follows attempt {before.attempt}"
+        elif before.devices and not same:
+            problem = f"attempt {job.id}.{attempt.number} begins while attempt {before.attempt} holds devices"
+        elif same and any(before.devices.get(rank) != held for rank, held in devices.items()):
+            problem = f"a worker of {job.id}.{attempt.number} holds devices that it had given back"
+        self._release(job.id, before)
+        self._claim(job, devices)
+        if devices or job.phase not in ENDED:
+            self._held[job.id] = _Held(attempt.number, devices)
+        else:
+            self._held.pop(job.id, None)
+        return problem or (None if same else self._overbooked(devices))
+
+    def _release(self, job_id: int, held: _Held) -> None:
+        for worker in held.devices.values():
+            for device in worker:
+                self._claims[device].pop(job_id, None)
+
+    def _claim(self, job: Job, devices: dict[int, tuple[_Device, ...]]) -> None:
+        demand = self._cluster.demand(job)
+        for worker in devices.values():
+            for name, index in worker:
+                node = self._cluster.state.nodes.get(name)
+                known = node.inventory.devices if node is not None else []
+                memory_mib = device_claim_mib(known[index], demand.device_memory_mib) if index < len(known) else 0
+                self._claims.setdefault((name, index), {})[job.id] = _Claim(memory_mib, demand.compute)
+
+    def _overbooked(self, devices: dict[int, tuple[_Device, ...]]) -> str | None:
+        for worker in devices.values():
+            for name, index in worker:
+                claims = self._claims[name, index]
+                memory_mib = sum(claim.memory_mib for claim in claims.values())
+                compute = sum(claim.compute for claim in claims.values())
+                node = self._cluster.state.nodes.get(name)
+                known = node.inventory.devices if node is not None else []
+                if compute > WHOLE_COMPUTE or (index < len(known) and memory_mib > known[index].memory_mib):
+                    holders = ", ".join(map(str, sorted(claims)))
+                    return f"device {index} of {name} is held past what it has, by jobs {holders}"
+        return None

@@ -1,0 +1,213 @@
+"""Deciding again: every pass in the log against what `decide` gives on the state at its basis.
+
+All decisions and commands with one basis stand together in the log, and are the whole of what `decide` gives. The
+basis is not before the last entry under the decision subjects. Observations are checked for form only. Passes of
+another engine or policy are counted and not decided again.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from muster.core.decide import decide
+from muster.core.order import ENGINE_VERSION, POLICY
+from muster.events import codec
+from muster.events import types as t
+from muster.events.log import Entry
+from muster.events.subjects import CLUSTER_QUEUE, subject_of, writer_class
+from muster.projections.audit_report import Find, PassCounts
+from muster.projections.fold import Fold
+
+if TYPE_CHECKING:
+    from muster.core.state import State
+
+OBSERVATIONS: Final = (t.LeaderStarted, t.ClockAdvanced, t.NodeSuspected, t.NodeRecovered)
+
+
+class _Peek(msgspec.Struct):
+    basis: t.Basis | None = None
+
+
+_peek: Final = msgspec.json.Decoder(_Peek).decode
+
+
+def basis_of(payload: bytes) -> t.Basis | None:
+    """The basis that a payload names, where it can be read."""
+    try:
+        return _peek(payload).basis
+    except msgspec.MsgspecError:
+        return None
+
+
+def bases_in(entries: Iterable[Entry]) -> set[int]:
+    """The sequences on which this engine decided the given entries."""
+    found = {basis_of(entry.payload) for entry in entries if writer_class(entry.subject) == "decision"}
+    return {basis.sequence for basis in found if basis is not None and basis.engine == ENGINE_VERSION}
+
+
+class _Expected(NamedTuple):
+    event: t.Event
+    queue: str
+
+
+class _AtBasis(NamedTuple):
+    chain: str
+    messages: list[_Expected]
+
+
+class _Pass(msgspec.Struct):
+    basis: t.Basis
+    first: int
+    expected: list[_Expected] | None  # None: not decided again
+    compared: int = 0
+    differs: bool = False
+
+
+class PassChecker:
+    """Follows the log beside a fold: `before` each entry is applied, `after` it, and `finish` at the end."""
+
+    def __init__(self, fold: Fold, bases: set[int], start: int, find: Find) -> None:
+        self.counts = PassCounts()
+        self._fold = fold
+        self._bases = bases
+        self._start = start
+        self._find = find
+        self._at: dict[int, _AtBasis] = {}
+        self._pass: _Pass | None = None
+        self.after(start)
+
+    def before(self, entry: Entry) -> None:
+        """Check an entry that is about to be applied."""
+        writer = writer_class(entry.subject)
+        if writer == "decision":
+            self._decision(entry)
+        elif writer == "command":
+            self._command(entry)
+        elif self._pass is not None:
+            self._end_pass()
+
+    def after(self, sequence: int) -> None:
+        """The fold is at `sequence`: decide now what a pass on this basis must be."""
+        if sequence in self._bases:
+            state = self._fold.cluster.state
+            self._at[sequence] = _AtBasis(state.chain.hex(), self._decide())
+
+    def _decide(self) -> list[_Expected]:
+        state = self._fold.cluster.state
+        try:
+            events = decide(self._fold.cluster)
+        except Exception as error:  # noqa: BLE001 - on the state of a damaged log anything may fail: that is a finding
+            self._find(state.sequence, "decision", "a state that can be decided on", repr(error))
+            return []
+        return [_Expected(event, _queue_of(event, state)) for event in events]
+
+    def finish(self) -> None:
+        """No entry follows."""
+        self._end_pass()
+
+    def _decision(self, entry: Entry) -> None:
+        basis = basis_of(entry.payload)
+        if basis is None:
+            self._without_basis(entry)
+            return
+        self.counts.decisions += 1
+        if self._pass is None or self._pass.basis != basis:
+            self._end_pass()
+            self._begin_pass(entry, basis)
+        self._compare(entry)
+
+    def _without_basis(self, entry: Entry) -> None:
+        try:
+            event = codec.decode(entry.payload)
+        except codec.UnknownEventError:
+            self.counts.unknown += 1
+        except codec.UnreadableEventError as error:
+            if self._pass is not None and self._is_open(self._pass):
+                self._compare(entry)
+                return
+            self._find(entry.sequence, "decision", "a decision or an observation", f"unreadable: {error}")
+        else:
+            self.counts.observations += 1
+            if not isinstance(event, OBSERVATIONS):
+                self._find(entry.sequence, "decision", "a decision or an observation", type(event).__name__)
+        self._end_pass()
+
+    def _command(self, entry: Entry) -> None:
+        self.counts.commands += 1
+        if self._pass is None:
+            self._find(entry.sequence, "command", "a command after the decision that it follows from", _text(entry))
+        else:
+            self._compare(entry)
+
+    def _begin_pass(self, entry: Entry, basis: t.Basis) -> None:
+        self.counts.passes += 1
+        fence = self._fold.cluster.state.fence
+        this = self._pass = _Pass(basis, entry.sequence, None)
+        if not fence <= basis.sequence < entry.sequence:
+            expected = f"a basis from {fence} to {entry.sequence - 1}"
+            self._find(entry.sequence, "basis", expected, f"basis {basis.sequence}")
+        elif basis.engine != ENGINE_VERSION or basis.policy != POLICY:
+            self.counts.other_engine += 1
+        elif basis.sequence < self._start:
+            self.counts.basis_out_of_range += 1
+        else:
+            self.counts.redecided += 1
+            at_basis = self._at[basis.sequence]
+            this.expected = at_basis.messages
+            if at_basis.chain != basis.chain:
+                found = f"chain {basis.chain} at entry {basis.sequence}"
+                self._find(entry.sequence, "chain", f"chain {at_basis.chain} at entry {basis.sequence}", found)
+        self._at.clear()
+
+    def _compare(self, entry: Entry) -> None:
+        """The entry is the next one of the pass. A pass is reported once, at its first difference."""
+        this = self._pass
+        if this is None or this.expected is None or this.differs:
+            return
+        if this.compared >= len(this.expected):
+            self._differ(this, entry, "the end of the pass")
+            return
+        event, queue = this.expected[this.compared]
+        payload = codec.encode(_on_basis(event, this.basis))
+        subject = subject_of(event, queue, entry.subject.partition(".")[0])
+        this.compared += 1
+        if payload != entry.payload:
+            self._differ(this, entry, payload.decode())
+        elif subject != entry.subject:
+            self._differ(this, entry, f"subject {subject}")
+
+    def _differ(self, this: _Pass, entry: Entry, expected: str) -> None:
+        this.differs = True
+        command = writer_class(entry.subject) == "command"
+        self._find(entry.sequence, "command" if command else "decision", expected, _text(entry))
+
+    @staticmethod
+    def _is_open(this: _Pass) -> bool:
+        return this.expected is not None and this.compared < len(this.expected)
+
+    def _end_pass(self) -> None:
+        this, self._pass = self._pass, None
+        if this is None or this.expected is None or this.differs or not self._is_open(this):
+            return
+        missing = codec.encode(_on_basis(this.expected[this.compared].event, this.basis)).decode()
+        sequence = this.first + this.compared
+        self._find(sequence, "decision", missing, f"the pass on basis {this.basis.sequence} ends before it")
+
+
+def _queue_of(event: t.Event, state: State) -> str:
+    """The queue in a decision's subject: its job's, by its leaf name."""
+    if isinstance(event, t.JobAllocated | t.StopOrdered | t.JobRequeued) and event.job in state.jobs:
+        return state.jobs[event.job].spec.queue.rpartition("/")[2]
+    return CLUSTER_QUEUE
+
+
+def _on_basis(event: t.Event, basis: t.Basis) -> t.Event:
+    """The decision with the chain that its pass states: a chain that differs is reported once, not by each."""
+    if isinstance(event, t.JobAllocated | t.StopOrdered | t.JobRequeued | t.NodeLost):
+        return msgspec.structs.replace(event, basis=msgspec.structs.replace(event.basis, chain=basis.chain))
+    return event
+
+
+def _text(entry: Entry) -> str:
+    return f"{entry.subject} {entry.payload.decode(errors='replace')}"

@@ -1,0 +1,75 @@
+"""What an audit reports."""
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+FINDINGS_KEPT: Final = 100
+TEXT_LIMIT: Final = 2000
+
+FindingKind = Literal["sequence", "chain", "basis", "decision", "command", "holding", "invariant", "expect"]
+
+Find = Callable[[int, FindingKind, str, str], None]
+"""Takes a finding: sequence, kind, what was expected, what was found."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it must be, at an entry."""
+
+    sequence: int
+    kind: FindingKind
+    expected: str
+    found: str
+
+
+class PassCounts(msgspec.Struct):
+    """What the passes were. `passes` = `redecided` + `other_engine` + `basis_out_of_range` (decided on a state before
+    the audit's first) + those with a finding about their basis. `unknown` are events of a newer program."""
+
+    observations: int = 0
+    decisions: int = 0
+    commands: int = 0
+    passes: int = 0
+    redecided: int = 0
+    other_engine: int = 0
+    basis_out_of_range: int = 0
+    unknown: int = 0
+
+
+class AuditReport(msgspec.Struct):
+    """What was audited and found. `entries` from `first` to `last` were folded, on top of the state at `first` - 1;
+    `findings` are in the order of the log, the first hundred of `findings_count`. `refused` entries were not applied
+    by the fold; `gaps` are losses that an operator accepted in writing. `chain` is the chain after `last`, in hex."""
+
+    first: int
+    last: int
+    entries: int = 0
+    passes: PassCounts = msgspec.field(default_factory=PassCounts)
+    refused: int = 0
+    gaps: list[tuple[int, int]] = []
+    chain: str = ""
+    findings_count: int = 0
+    findings: list[Finding] = []
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings_count
+
+    @property
+    def entries_per_s(self) -> float:
+        """How quick the audit was."""
+        return self.entries / self.seconds if self.seconds else 0.0
+
+    @property
+    def exit_status(self) -> int:
+        """0 where nothing was found, 1 otherwise."""
+        return 0 if self.ok else 1
+
+    def find(self, sequence: int, kind: FindingKind, expected: str, found: str) -> None:
+        """Add a finding."""
+        self.findings_count += 1
+        if len(self.findings) < FINDINGS_KEPT:
+            self.findings.append(Finding(sequence, kind, expected[:TEXT_LIMIT], found[:TEXT_LIMIT]))
