@@ -6,21 +6,19 @@ another engine or policy are counted and not decided again.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from muster.core.decide import decide
 from muster.core.order import ENGINE_VERSION, POLICY
+from muster.core.state import State
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.subjects import CLUSTER_QUEUE, subject_of, writer_class
 from muster.projections.audit_report import Find, PassCounts
 from muster.projections.fold import Fold
-
-if TYPE_CHECKING:
-    from muster.core.state import State
 
 OBSERVATIONS: Final = (t.LeaderStarted, t.ClockAdvanced, t.NodeSuspected, t.NodeRecovered)
 
