@@ -1,0 +1,330 @@
+"""The agent: lives one after the other on one data folder, each begun by a registration and ended by its lease.
+
+The order of things at a start keeps every crash harmless: lock, adopt, send what was not reported, register, beat,
+then obey commands later than the registration. A life whose lease has run out ends its leased workers, then registers
+anew; nothing of the old life can renew the lease after that.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import muster
+from muster.events import codec
+from muster.events.log import Entry, LogError
+from muster.events.telemetry import GpuSampled, Heartbeat
+from muster.events.types import (
+    DETAIL_LIMIT,
+    ExitStatus,
+    Inventory,
+    NodeFact,
+    NodeRegistered,
+    StartWorker,
+    StopFailed,
+    StopWorker,
+    WorkerExited,
+    WorkerRefused,
+    WorkerStarted,
+)
+from muster.node_agent.inventory import DeviceSource
+from muster.node_agent.journal import Journal
+from muster.node_agent.keeper_files import boottime_ns
+from muster.node_agent.keepers import Keepers
+from muster.node_agent.launch import VisibleDevices
+from muster.node_agent.lease import NS_PER_MS, Lease
+from muster.node_agent.link import AgentLink, LogAsk
+from muster.node_agent.outbox import Outbox
+from muster.node_agent.output import read_output
+from muster.node_agent.workers import Key, LaunchSettings, RefusalError, Worker, Workers, worker_cgroups
+
+logger = logging.getLogger(__name__)
+
+BEAT_TIMEOUT_MS: Final = 5_000
+SAMPLE_TIMEOUT_S: Final = 10.0
+CLEAN_EVERY_S: Final = 60.0
+FLUSH_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 0.5
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent works. `lease_ms` 0 = no lease. `cgroups` False: process trees are held without cgroups.
+    Folders of ended workers are kept `keep_s`, and at most `keep_count` of them."""
+
+    node: str
+    data: Path
+    lease_ms: int = 120_000
+    beat_ms: int = 2_000
+    sample_ms: int = 5_000
+    stop_grace_ms: int = 10_000
+    visible: VisibleDevices = "index"
+    cgroups: bool = True
+    keep_s: float = 7 * 86_400.0
+    keep_count: int = 1_000
+
+
+class Agent:
+    """The agent of one node. `run` returns after `stop`, or raises AgentLockedError; reports go through `link`."""
+
+    def __init__(self, settings: AgentSettings, link: AgentLink, devices: DeviceSource) -> None:
+        self._settings = settings
+        self._link = link
+        self._devices = devices
+        self._incarnation = ""
+        self._inventory = Inventory([], 0, 0, "")
+        self._stop_asked = asyncio.Event()
+        self._kill_jobs = False
+        self._stopped = asyncio.Event()
+        self._stopped.set()
+        self.registered = asyncio.Event()
+        """Set once the log has a registration of this process."""
+
+    async def run(self) -> None:
+        """Serve until stopped. Raises AgentLockedError, OSError."""
+        self._stopped.clear()
+        try:
+            with Journal(self._settings.data) as journal:
+                await self._run(journal)
+        finally:
+            self._stopped.set()
+
+    async def stop(self, *, kill_jobs: bool) -> None:
+        """End `run`, and wait for it. The workers are ended too, and reported, or left to be adopted."""
+        self._kill_jobs = self._kill_jobs or kill_jobs
+        self._stop_asked.set()
+        await self._stopped.wait()
+
+    async def _run(self, journal: Journal) -> None:
+        data, settings = self._settings.data, self._settings
+        self._journal = journal
+        self._lease = Lease(data / "lease", settings.lease_ms)
+        self._keepers = Keepers(data / "keepers.log")
+        cgroup = worker_cgroups() if settings.cgroups else ""
+        launching = LaunchSettings(own_env=dict(os.environ), visible=settings.visible, cgroup=cgroup)
+        self._workers = Workers(data / "workers", self._keepers, self, launching)
+        self._outbox = Outbox(journal, self._link, secrets.token_hex(8), self._stored)
+        try:
+            self._keepers.warm()
+            self._workers.adopt()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work)
+                    for work in (self._outbox.run(), self._lives(), self._sample(), self._clean(), self._serve_asks())
+                ]
+                await self._stop_asked.wait()
+                tasks[1].cancel()
+                if self._kill_jobs:
+                    await self._workers.stop_all(settings.stop_grace_ms)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._outbox.flushed(), FLUSH_TIMEOUT_S)
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self._workers.close()
+            self._keepers.close()
+            self._lease.close()
+
+    # -- lives --------------------------------------------------------------------------------------------------
+
+    async def _lives(self) -> None:
+        while True:
+            if self._lease.over():
+                await self._workers.stop_leased()
+                self._lease.forget()
+            self._inventory = await asyncio.to_thread(self._devices.inventory)
+            incarnation = secrets.token_hex(8)
+            await self._journal.begin_life(incarnation)
+            self._incarnation = incarnation
+            sequence = await self._outbox.put(
+                NodeRegistered(
+                    node=self._settings.node,
+                    incarnation=incarnation,
+                    inventory=self._inventory,
+                    workers=self._workers.listing(),
+                    lease_ms=self._settings.lease_ms,
+                    agent_version=muster.__version__,
+                )
+            )
+            self.registered.set()
+            await self._live(sequence)
+            logger.warning("the lease has run out: its workers end, and this node registers anew")
+
+    async def _live(self, registered: int) -> None:
+        """Return when the lease has run out."""
+        beating = asyncio.Event()
+        beats = asyncio.create_task(self._beat(self._incarnation, beating))
+        commands = asyncio.create_task(self._obey_all(registered, beating))
+        try:
+            done, _ = await asyncio.wait({beats, commands}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            beats.cancel()
+            commands.cancel()
+            await asyncio.gather(beats, commands, return_exceptions=True)
+
+    async def _beat(self, incarnation: str, beating: asyncio.Event) -> None:
+        """Beat until the lease has run out. A beat's sending is noted before it is sent."""
+        count = 0
+        while True:
+            sent_ns = boottime_ns()
+            if self._lease.over():
+                return
+            count += 1
+            if await self._acknowledged(Heartbeat(self._settings.node, incarnation, count)):
+                if self._lease.over():
+                    return
+                self._lease.renew(sent_ns)
+                beating.set()
+            next_ms = self._settings.beat_ms - (boottime_ns() - sent_ns) // NS_PER_MS
+            await asyncio.sleep(max(next_ms, 0) / 1000)
+
+    async def _acknowledged(self, beat: Heartbeat) -> bool:
+        try:
+            return await asyncio.wait_for(self._link.beat(beat), BEAT_TIMEOUT_MS / 1000)
+        except (LogError, OSError, TimeoutError) as error:
+            logger.warning("a beat was not acknowledged: %s", error)
+            return False
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    async def _obey_all(self, registered: int, beating: asyncio.Event) -> None:
+        await beating.wait()
+        taken = registered
+        while True:
+            try:
+                async for entries in self._link.commands(self._settings.node, taken):
+                    fresh = [entry for entry in entries if entry.sequence > taken]
+                    if fresh:
+                        await self._take(fresh)
+                        taken = fresh[-1].sequence
+            except (LogError, OSError, TimeoutError) as error:
+                logger.warning("commands cannot be read: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _take(self, entries: list[Entry]) -> None:
+        """Journal, then obey. Where the journal cannot be written nothing is started; stops are obeyed all the same."""
+        try:
+            await self._journal.take(entries[-1].sequence)
+            unwritten = ""
+        except sqlite3.Error as error:
+            unwritten = f"the agent's journal cannot be written: {error}"
+        for entry in entries:
+            try:
+                command = codec.decode(entry.payload)
+            except codec.UnreadableEventError as error:
+                logger.error("command %d is not understood: %s", entry.sequence, error)  # noqa: TRY400  # no trace needed
+                continue
+            match command:
+                case StartWorker():
+                    self._start(command, entry.sequence, unwritten)
+                case StopWorker():
+                    self._stop(command)
+                case _:
+                    logger.error("entry %d is not a command", entry.sequence)
+
+    def _start(self, command: StartWorker, sequence: int, unwritten: str) -> None:
+        refusal = unwritten or self._no_start(command)
+        if not refusal:
+            try:
+                self._workers.start(command, sequence, self._inventory, self._lease)
+            except RefusalError as error:
+                refusal = str(error)
+        if refusal:
+            self._put_refusal(sequence, Key(command.job, command.attempt, command.rank), refusal)
+
+    def _no_start(self, command: StartWorker) -> str:
+        """Why this agent starts nothing of the kind now ("" = it does)."""
+        if command.incarnation != self._incarnation:
+            return f"meant for {command.incarnation}, an earlier life of this agent"
+        if command.leased and self._lease.over():
+            return "the agent's lease has run out"
+        return "the agent is ending" if self._stop_asked.is_set() else ""
+
+    def _stop(self, command: StopWorker) -> None:
+        """A stop for an earlier life has no answer: the registration was one, and what is still wanted comes again."""
+        if command.incarnation != self._incarnation:
+            return
+        key = Key(command.job, command.attempt, command.rank)
+        worker = self._workers.find(key)
+        if worker is not None:
+            self._workers.stop(worker, "stopped", command.grace_ms)
+            return
+        status = self._workers.folder_of(key).exit() or ExitStatus("lost", detail="no such worker is on this node")
+        self._put(WorkerExited(self._settings.node, self._incarnation, *key, exit=status))
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    def started(self, worker: Worker) -> None:
+        """Report it."""
+        self._put(WorkerStarted(self._settings.node, self._incarnation, *worker.key, pid=worker.pid))
+
+    def exited(self, worker: Worker) -> None:
+        """Report it."""
+        status = worker.exit or ExitStatus("lost")
+        self._put(WorkerExited(self._settings.node, self._incarnation, *worker.key, exit=status))
+
+    def refused(self, worker: Worker, reason: str) -> None:
+        """Report it."""
+        self._put_refusal(worker.command, worker.key, reason)
+
+    def stop_failed(self, worker: Worker, detail: str) -> None:
+        """Report it."""
+        self._put(StopFailed(self._settings.node, self._incarnation, *worker.key, detail=detail))
+
+    def _put_refusal(self, command: int, key: Key, reason: str) -> None:
+        reason = reason[:DETAIL_LIMIT]
+        self._put(WorkerRefused(self._settings.node, self._incarnation, command, *key, reason=reason))
+
+    def _put(self, event: NodeFact) -> None:
+        if self._incarnation:  # before the first registration there is nothing to add to it
+            self._outbox.put(event)
+
+    def _stored(self, event: NodeFact) -> None:
+        match event:
+            case WorkerExited():
+                self._workers.acknowledged(Key(event.job, event.attempt, event.rank))
+            case NodeRegistered():
+                for worker in event.workers:
+                    if worker.exit is not None:
+                        self._workers.acknowledged(Key(worker.job, worker.attempt, worker.rank))
+            case _:
+                pass
+
+    # -- beside -------------------------------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        while True:
+            await self.registered.wait()
+            try:
+                used_mib = self._workers.used_mib()
+                devices = await asyncio.wait_for(asyncio.to_thread(self._devices.samples, used_mib), SAMPLE_TIMEOUT_S)
+                if devices:
+                    await self._link.sample(GpuSampled(self._settings.node, self._incarnation, devices))
+            except (LogError, OSError, TimeoutError) as error:
+                logger.debug("no sample: %s", error)
+            await asyncio.sleep(self._settings.sample_ms / 1000)
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.to_thread(self._workers.clean, self._settings.keep_s, self._settings.keep_count, time.time())
+            await asyncio.sleep(CLEAN_EVERY_S)
+
+    async def _serve_asks(self) -> None:
+        def answer(ask: LogAsk) -> AsyncIterator[bytes]:
+            return read_output(self._workers, ask)
+
+        while True:
+            try:
+                await self._link.serve_asks(self._settings.node, answer)
+            except (LogError, OSError, TimeoutError) as error:
+                logger.warning("questions cannot be answered: %s", error)
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,292 @@
+"""The keeper of one worker: ``python -m muster.node_agent.keeper DIR``. Outlives the agent; standard library only.
+
+Its folder is all it knows, and all that anybody needs to know of it:
+
+- `ticket` → `claimed`: what to run. A keeper renames it, or the agent renames it to `revoked`: whichever comes first
+  decides, so that a worker is never both given up and started.
+- `lock`: locked for the keeper's life, holds its pid. · `control`: a FIFO; a byte means "look at `stop`".
+- `started`: written before the worker's program runs. · `stop`: an order, kept in the file, so that it cannot be lost.
+- `exit`: written, with fsync, when nothing of the worker's tree is left. Its room on disk is taken beforehand.
+
+The tree is everything below the keeper, which is a subreaper, and everything in the worker's cgroup, where it has one.
+When the keeper is killed the kernel kills the worker's first process; the agent finds the rest by its marker.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from muster.node_agent import tree
+from muster.node_agent.keeper_files import (
+    boottime_ns,
+    claim,
+    lock,
+    read_lease,
+    read_stop,
+    reserve_exit,
+    write_exit,
+    write_file,
+)
+
+LEASE_LOOK_MS = 2000
+"""A suspended machine stops the clock that sleeps are measured by, but not the lease's: look this often."""
+LEFTOVER_GRACE_MS = 2000
+"""What the first process leaves behind when it ends by itself gets this long to end too."""
+KILL_AGAIN_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+DETAIL_LIMIT = 1000
+
+Reply = Callable[[str], None]
+
+
+def monotonic_ms() -> int:
+    """The clock of grace periods."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Keeper:
+    """One worker, from its ticket to its exit status."""
+
+    def __init__(self, ticket: dict[str, Any], control: int, wakeup: int) -> None:
+        self.ticket = ticket
+        self.control = control
+        self.wakeup = wakeup
+        self.cgroup: str | None = ticket["cgroup"] or None
+        self.lease_path: str | None = ticket["lease_path"] or None
+        self.lease_deadline_ns: int = ticket["lease_deadline_ns"]
+        self.leader = 0
+        self.leader_status: int | None = None
+        self.has_children = True
+        self.reason: str | None = None  # why the keeper ended it; None = it ended by itself
+        self.kill_at_ms: int | None = None  # past it everything is killed, again and again
+        self.kills = 0
+
+    def begin(self, reply: Reply) -> str | None:
+        """Run the program; what went wrong, or None once it runs."""
+        try:
+            failure = self.start()
+        except OSError as error:
+            failure = f"{error.filename or 'the worker'}: {error.strerror}"
+        if failure is None:
+            reply(f"started {self.leader} {os.getpid()}")
+        else:
+            self.end(0)
+        return failure
+
+    def start(self) -> str | None:
+        """Fork, record, then let the program run; what it could not do, or None."""
+        if self.cgroup and not tree.make_cgroup(self.cgroup):
+            self.cgroup = None
+        output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        go_read, go_write = os.pipe()
+        failure_read, failure_write = os.pipe()
+        keeper = os.getpid()
+        self.leader = os.fork()
+        if self.leader == 0:
+            os.close(go_write)
+            _run_program(self.ticket, keeper, self.cgroup, output, go_read, failure_write)
+        for fd in (output, go_read, failure_write):
+            os.close(fd)
+        stat = tree.read_stat(self.leader)
+        started = {
+            "pid": self.leader,
+            "start_ticks": stat.start_ticks if stat else 0,
+            "boot_id": tree.boot_id(),
+            "cgroup": self.cgroup or "",
+        }
+        write_file("started", json.dumps(started))
+        os.write(go_write, b"g")
+        os.close(go_write)
+        failure = os.read(failure_read, DETAIL_LIMIT)
+        os.close(failure_read)
+        return failure.decode("utf-8", "replace") or None
+
+    def keep(self) -> None:
+        """Return when nothing of the tree is left."""
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        poller.register(self.wakeup, select.POLLIN)
+        while True:
+            self.reap()
+            if not self.has_children and not (self.cgroup and tree.cgroup_populated(self.cgroup)):
+                return
+            self.read_order()
+            self.check_lease()
+            if self.leader_status is not None and self.kill_at_ms is None:
+                self.end(LEFTOVER_GRACE_MS)
+            if self.kill_at_ms is not None and monotonic_ms() >= self.kill_at_ms:
+                self.kill()
+                self.reap()
+            poller.poll(self.timeout_ms())
+            for fd in (self.control, self.wakeup):
+                with contextlib.suppress(BlockingIOError):
+                    os.read(fd, 4096)
+
+    def timeout_ms(self) -> int | None:
+        """How long nothing needs doing."""
+        now_ms = monotonic_ms()
+        waits: list[int] = []
+        if self.kill_at_ms is not None:
+            again = KILL_AGAIN_MS[min(self.kills, len(KILL_AGAIN_MS)) - 1] if self.kills else 0
+            waits.append(max(self.kill_at_ms - now_ms, again))
+        if self.lease_path:
+            left_ms = max((self.lease_deadline_ns - boottime_ns()) // 1_000_000 + 1, 1)
+            waits.append(min(left_ms, LEASE_LOOK_MS))
+        return min(waits) if waits else None
+
+    def reap(self) -> None:
+        """Take the statuses of all that ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.has_children = False
+                return
+            if pid == 0:
+                self.has_children = True
+                return
+            if pid == self.leader:
+                self.leader_status = status
+
+    def read_order(self) -> None:
+        """Obey the order in `stop`; a later one can only shorten the grace."""
+        order = read_stop()
+        if order is None:
+            return
+        if self.reason is None and self.leader_status is None:
+            self.reason = str(order["reason"])
+        self.end(int(order["grace_ms"]))
+
+    def check_lease(self) -> None:
+        """Past the lease there is no grace: the devices may be given to others."""
+        if not self.lease_path or boottime_ns() < self.lease_deadline_ns:
+            return
+        renewed = read_lease(self.lease_path)
+        if renewed is not None and renewed > boottime_ns():
+            self.lease_deadline_ns = renewed
+            return
+        self.lease_path = None
+        if self.reason is None and self.leader_status is None:
+            self.reason = "lease_expired"
+        self.end(0)
+
+    def end(self, grace_ms: int) -> None:
+        """Ask everything to end, and note when it will be made to. SIGCONT lets what is stopped hear it."""
+        kill_at_ms = monotonic_ms() + grace_ms
+        if self.kill_at_ms is None:
+            if grace_ms > 0:
+                tree.send(self.everything(), signal.SIGTERM, signal.SIGCONT)
+            self.kill_at_ms = kill_at_ms
+        self.kill_at_ms = min(self.kill_at_ms, kill_at_ms)
+
+    def everything(self) -> list[int]:
+        """The pids of the tree."""
+        inside = tree.cgroup_processes(self.cgroup) if self.cgroup else []
+        return sorted({*tree.descendants(os.getpid()), *inside})
+
+    def kill(self) -> None:
+        """One round of SIGKILL. What is forked meanwhile is met in the next one."""
+        self.kills += 1
+        if self.cgroup:
+            tree.kill_cgroup(self.cgroup)
+        tree.send(tree.descendants(os.getpid()), signal.SIGKILL)
+
+    def exit_record(self) -> dict[str, Any]:
+        """How the first process ended, and why."""
+        status = self.leader_status
+        code = os.waitstatus_to_exitcode(status) if status is not None else None
+        return {
+            "reason": self.reason or "exited",
+            "exit_code": code if code is None or code >= 0 else 128 - code,
+            "signal": -code if code is not None and code < 0 else None,
+            "detail": "",
+        }
+
+
+def _run_program(
+    ticket: dict[str, Any], keeper: int, cgroup: str | None, output: int, go: int, failure: int
+) -> NoReturn:
+    """In the worker's first process: become the program. It waits until it is on record."""
+    try:
+        os.setsid()
+        tree.die_with_parent()
+        if os.getppid() != keeper or os.read(go, 1) != b"g":
+            os._exit(1)
+        if cgroup:
+            tree.enter_cgroup(cgroup)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(ticket["cwd"])
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(ticket["argv"][0], ticket["argv"], ticket["env"])  # noqa: S606  # no shell is the point
+    except BaseException as error:  # noqa: BLE001  # whatever it was is told to the keeper
+        what = ticket["cwd"] if isinstance(error, OSError) and error.filename == ticket["cwd"] else ticket["argv"][0]
+        reason = error.strerror if isinstance(error, OSError) else error
+        with contextlib.suppress(OSError):
+            os.write(failure, f"{what}: {reason}".encode("utf-8", "replace")[:DETAIL_LIMIT])
+    os._exit(127)
+
+
+def _watch_signals() -> int:
+    """A descriptor that is readable after a child's end. Other signals are not for the keeper: it ends last."""
+    wakeup, written = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN, which the worker would inherit
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    return wakeup
+
+
+def keep(directory: str, reply: Reply) -> None:
+    """Keep the worker of this folder. `reply` gets ``started PID KEEPER_PID`` once its program runs, ``ended`` if it
+    never did."""
+    os.chdir(directory)
+    if not lock():
+        return
+    tree.become_subreaper()
+    wakeup = _watch_signals()
+    control = os.open("control", os.O_RDWR | os.O_NONBLOCK)
+    room = reserve_exit()
+    ticket = claim()
+    if ticket is None:
+        return
+    keeper = _Keeper(ticket, control, wakeup)
+    keeper.read_order()
+    keeper.check_lease()
+    failure = keeper.begin(reply) if keeper.reason is None else None
+    keeper.keep()
+    record = keeper.exit_record()
+    if failure is not None:
+        record = {"reason": "start_failed", "exit_code": None, "signal": None, "detail": failure}
+    write_exit(room, record)
+    if keeper.cgroup:
+        tree.remove_cgroup(keeper.cgroup)
+
+
+def serve_one(directory: str, reply: Reply) -> NoReturn:
+    """The whole life of a keeper's process, in a session of its own."""
+    code = 1
+    try:
+        keep(directory, reply)
+        code = 0
+    except BaseException:  # noqa: BLE001  # this process ends here, whatever happened; the agent sees no exit file
+        traceback.print_exc()
+    finally:
+        reply("ended")
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    serve_one(sys.argv[1], lambda _: None)

@@ -1,0 +1,135 @@
+"""Starting keepers through the zygote, and knowing when one is gone.
+
+A zygote that died is replaced at the next start.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import muster
+from muster.node_agent.worker_folder import WorkerFolder
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S: Final = 30.0
+ANSWER_LIMIT_BYTES: Final = 8192
+_BOOTSTRAP: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from muster.node_agent import zygote; zygote.main(int(sys.argv[2]))"
+)
+
+
+class Running(NamedTuple):
+    """A worker's first process, and its keeper."""
+
+    pid: int
+    keeper_pid: int
+
+
+class Keepers:
+    """The agent's end of the zygote. `log_path` gets what keepers have to complain of."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._answers: dict[str, asyncio.Future[Running | None]] = {}
+        self._sending = asyncio.Lock()
+
+    async def start(self, folder: WorkerFolder) -> Running | None:
+        """Have the folder's ticket taken. None if no program ran, or that is not known: the folder tells."""
+        key = str(folder.path)
+        answer: asyncio.Future[Running | None] = asyncio.get_running_loop().create_future()
+        self._answers[key] = answer
+        try:
+            async with self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._connected(), key.encode())
+            return await asyncio.wait_for(answer, START_TIMEOUT_S)
+        except (OSError, TimeoutError) as error:
+            logger.warning("no keeper for %s: %s", key, error)
+            return None
+        finally:
+            self._answers.pop(key, None)
+
+    def warm(self) -> None:
+        """Start the zygote, so that the first worker need not wait for it."""
+        self._connected()
+
+    def close(self) -> None:
+        """Let the zygote end. Keepers stay."""
+        self._disconnect()
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            root = str(Path(muster.__file__).parent.parent)
+            arguments = ["-I", "-S", "-E", "-X", "utf8", "-c", _BOOTSTRAP, root, str(theirs.fileno())]
+            with theirs, self._log_path.open("ab") as complaints:
+                self._process = subprocess.Popen(
+                    [sys.executable, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            ours.setblocking(False)  # noqa: FBT003  # the standard library's signature
+            self._socket = ours
+            asyncio.get_running_loop().add_reader(ours.fileno(), self._read)
+        return self._socket
+
+    def _read(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            message = self._socket.recv(ANSWER_LIMIT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._disconnect()
+            return
+        words, _, key = message.decode().partition("\n")
+        answer = self._answers.get(key)
+        if answer is not None and not answer.done():
+            kind, *numbers = words.split()
+            answer.set_result(Running(*map(int, numbers)) if kind == "started" else None)
+
+    def _disconnect(self) -> None:
+        if self._socket is None or self._process is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._socket = None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(None)
+
+
+async def keeper_gone(folder: WorkerFolder) -> None:
+    """Return when no keeper holds this claimed folder."""
+    pid = folder.keeper_pid()
+    if pid is None:
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    try:
+        if folder.keeper_pid() == pid:  # still: so the descriptor is not of another process with its number
+            loop.add_reader(descriptor, ended.set)
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,170 @@
+"""A worker's folder, from the agent's side: tickets written and revoked, orders given, what the keeper wrote read.
+
+`keeper` describes the files. This side adds `acknowledged`: the log has the worker's exit, so that the folder is kept
+for its output alone.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from muster.events.types import DETAIL_LIMIT, ExitReason, ExitStatus
+from muster.node_agent import tree
+from muster.node_agent.keeper_files import write_file
+from muster.node_agent.launch import MARKER
+
+Content = TypeVar("Content")
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """What a keeper is to run, and what a later agent must know of it. `devices` are positions in the inventory."""
+
+    job: int
+    attempt: int
+    rank: int
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    token: str
+    cgroup: str
+    lease_path: str
+    lease_deadline_ns: int
+    devices: list[int]
+    device_memory_mib: int
+    compute: int
+
+    @property
+    def leased(self) -> bool:
+        """Whether the worker ends with its agent's lease."""
+        return bool(self.lease_path)
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The worker's first process, written before its program runs."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    cgroup: str
+
+
+class _StopOrder(msgspec.Struct, frozen=True):
+    reason: ExitReason
+    grace_ms: int
+
+
+class WorkerFolder:
+    """One worker's folder. Methods are quick: small files, no fsync."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.output = path / "output"
+
+    def prepare(self, ticket: Ticket) -> None:
+        """Make the folder and put the ticket there, last and at once. Raises OSError."""
+        self.path.mkdir(mode=0o700)
+        (self.path / "work").mkdir()
+        os.mkfifo(self.path / "control", 0o600)
+        write_file(str(self.path / "ticket"), msgspec.json.encode(ticket).decode())
+
+    def revoke(self) -> bool:
+        """Take the ticket back; False if a keeper has it."""
+        try:
+            (self.path / "ticket").rename(self.path / "revoked")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def offer_again(self) -> None:
+        """Put a revoked ticket back."""
+        (self.path / "revoked").rename(self.path / "ticket")
+
+    def claimed(self) -> Ticket | None:
+        """The ticket that a keeper took; None if none ever did, or it cannot be read."""
+        return self._read("claimed", Ticket)
+
+    def started(self) -> Started | None:
+        """The first process, if it came so far."""
+        return self._read("started", Started)
+
+    def exit(self) -> ExitStatus | None:
+        """How the worker ended; None while it has not, or nobody was left to write it."""
+        return self._read("exit", ExitStatus)
+
+    def write_exit(self, status: ExitStatus) -> None:
+        """Record an exit in the place of a keeper that cannot."""
+        write_file(str(self.path / "exit"), msgspec.json.encode(status).decode())
+
+    def keeper_pid(self) -> int | None:
+        """The pid of the live keeper; None where there is none. Only for claimed tickets: it touches the lock."""
+        try:
+            with (self.path / "lock").open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(lock.read() or 0) or None
+        except FileNotFoundError:
+            return None
+        return None
+
+    def order_stop(self, reason: ExitReason, grace_ms: int) -> None:
+        """Tell the keeper to end the worker. The order stays in the file: a keeper yet to come reads it too."""
+        write_file(str(self.path / "stop"), msgspec.json.encode(_StopOrder(reason, grace_ms)).decode())
+        with contextlib.suppress(OSError):  # ENXIO: no keeper listens (yet)
+            control = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(control, b"s")
+            finally:
+                os.close(control)
+
+    def stop_ordered(self) -> bool:
+        """Whether it was told to end."""
+        return (self.path / "stop").exists()
+
+    def kill_remains(self) -> int:
+        """Kill what a keeper that is gone left behind; how many processes there still were."""
+        ticket, started = self.claimed(), self.started()
+        if ticket is None or started is None or started.boot_id != tree.boot_id():
+            return 0
+        pids = set(tree.marked(f"{MARKER}={ticket.token}".encode()))
+        if tree.is_running(started.pid, started.start_ticks):
+            pids.update(tree.with_descendants({started.pid}, tree.processes()))
+        if started.cgroup:
+            tree.kill_cgroup(started.cgroup)
+            pids.update(tree.cgroup_processes(started.cgroup))
+        tree.send(sorted(pids), 9)
+        if not pids and started.cgroup:
+            tree.remove_cgroup(started.cgroup)
+        return len(pids)
+
+    def acknowledge(self) -> None:
+        """The log has the exit. A folder that is gone needs no mark."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / "acknowledged").touch()
+
+    def acknowledged_s(self) -> float | None:
+        """When the log had the exit (seconds since the epoch); None while it has not."""
+        try:
+            return (self.path / "acknowledged").stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def remove(self) -> None:
+        """Delete the folder. What cannot be deleted stays for the next time."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _read(self, name: str, kind: type[Content]) -> Content | None:
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+
+def lost(detail: str) -> ExitStatus:
+    """The exit of a worker of which nobody knows how it ended."""
+    return ExitStatus("lost", detail=detail[:DETAIL_LIMIT])

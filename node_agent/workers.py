@@ -1,0 +1,349 @@
+"""The workers of this node: started, adopted, stopped and followed to their end.
+
+A worker is in the table from its command until the log has its exit. Its folder is the truth about it; the table can be
+made again from the folders at any time, by another agent.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
+from muster.node_agent import tree
+from muster.node_agent.keepers import Keepers, keeper_gone
+from muster.node_agent.launch import VisibleDevices, allocation_name, launch
+from muster.node_agent.lease import Lease
+from muster.node_agent.worker_folder import Ticket, WorkerFolder, lost
+
+logger = logging.getLogger(__name__)
+
+FULL_COMPUTE: Final = 1000
+START_TRIES: Final = 2
+STUBBORN_MS: Final = 30_000
+"""A tree that lives this long after it was killed is reported."""
+LEARN_PID_S: Final = 5.0
+LOOK_AGAIN_S: Final = 0.02
+RETRY_S: Final = 1.0
+
+
+class Key(NamedTuple):
+    """Which worker."""
+
+    job: int
+    attempt: int
+    rank: int
+
+
+class RefusalError(Exception):
+    """A worker cannot be started, and why."""
+
+
+class Reports(Protocol):
+    """Who is told what becomes of the workers."""
+
+    def started(self, worker: "Worker") -> None:
+        """Its program runs."""
+        ...
+
+    def exited(self, worker: "Worker") -> None:
+        """Nothing of its tree is left."""
+        ...
+
+    def refused(self, worker: "Worker", reason: str) -> None:
+        """It never ran and never will."""
+        ...
+
+    def stop_failed(self, worker: "Worker", detail: str) -> None:
+        """Its tree outlives every signal."""
+        ...
+
+
+class Worker:
+    """One worker. `command` is the sequence of the command that began it (0 = adopted); `exit` is set at its end."""
+
+    def __init__(self, ticket: Ticket, folder: WorkerFolder, command: int) -> None:
+        self.ticket = ticket
+        self.folder = folder
+        self.command = command
+        self.key = Key(ticket.job, ticket.attempt, ticket.rank)
+        self.pid = 0
+        self.exit: ExitStatus | None = None
+        self.gone = asyncio.Event()
+
+
+class LaunchSettings(msgspec.Struct, frozen=True):
+    """How workers are launched. `cgroup` is where theirs may be made ("" = nowhere)."""
+
+    own_env: dict[str, str]
+    visible: VisibleDevices
+    cgroup: str
+
+
+class Workers:
+    """The table of workers, each with a task that follows it."""
+
+    def __init__(self, folder: Path, keepers: Keepers, reports: Reports, settings: LaunchSettings) -> None:
+        self._folder = folder
+        self._keepers = keepers
+        self._reports = reports
+        self._settings = settings
+        self._workers: dict[Key, Worker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+    # -- what there is ------------------------------------------------------------------------------------------
+
+    def running(self) -> list[Worker]:
+        """Those whose tree is not known to be gone."""
+        return [worker for worker in self._workers.values() if worker.exit is None]
+
+    def find(self, key: Key) -> Worker | None:
+        """The worker, unless the log has its exit."""
+        return self._workers.get(key)
+
+    def folder_of(self, key: Key) -> WorkerFolder:
+        """Where its output is, or was."""
+        return WorkerFolder(self._folder / "{}.{}.{}".format(*key))
+
+    def listing(self) -> list[WorkerReport]:
+        """For a registration: all that the log may not have the end of."""
+        return [WorkerReport(*worker.key, pid=worker.pid, exit=worker.exit) for worker in self._workers.values()]
+
+    def used_mib(self) -> dict[int, int]:
+        """Device memory claimed by live workers."""
+        used: dict[int, int] = {}
+        for worker in self.running():
+            for index in worker.ticket.devices:
+                used[index] = used.get(index, 0) + worker.ticket.device_memory_mib
+        return used
+
+    def acknowledged(self, key: Key) -> None:
+        """The log has the worker's exit."""
+        worker = self._workers.get(key)
+        if worker is not None and worker.exit is not None:
+            worker.folder.acknowledge()
+            del self._workers[key]
+
+    # -- beginnings ---------------------------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Take over what earlier agents left. Tickets that nobody claimed are revoked first: those never run."""
+        for path in sorted(self._folder.iterdir()):
+            folder = WorkerFolder(path)
+            if folder.acknowledged_s() is not None:
+                continue
+            ticket = None if folder.revoke() else folder.claimed()
+            if ticket is None:
+                folder.remove()
+                continue
+            worker = Worker(ticket, folder, command=0)
+            worker.exit = folder.exit()
+            started = folder.started()
+            worker.pid = started.pid if started is not None else 0
+            self._workers[worker.key] = worker
+            if worker.exit is None:
+                self._spawn(self._follow(worker))
+            else:
+                worker.gone.set()
+
+    def start(self, command: StartWorker, sequence: int, inventory: Inventory, lease: Lease) -> None:
+        """Begin a worker. Raises RefusalError, having done nothing."""
+        key = Key(command.job, command.attempt, command.rank)
+        if key in self._workers:
+            raise RefusalError("this worker is on the node already")
+        self._check_devices(command, inventory)
+        folder = self.folder_of(key)
+        ticket = self._ticket(command, folder, lease)
+        try:
+            if folder.path.exists():
+                folder.remove()
+            folder.prepare(ticket)
+        except (OSError, ValueError) as error:
+            folder.remove()
+            raise RefusalError(f"its folder cannot be made: {error}") from error
+        worker = Worker(ticket, folder, sequence)
+        self._workers[key] = worker
+        self._spawn(self._begin(worker))
+
+    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease) -> Ticket:
+        token = secrets.token_hex(8)
+        plan = launch(command, self._settings.own_env, str(folder.path / "work"), token, self._settings.visible)
+        leased = command.leased and lease.lease_ms > 0
+        cgroup = self._settings.cgroup
+        return Ticket(
+            job=command.job,
+            attempt=command.attempt,
+            rank=command.rank,
+            argv=plan.argv,
+            env=plan.env,
+            cwd=plan.cwd,
+            token=token,
+            cgroup=f"{cgroup}/{allocation_name(command)}-{token}" if cgroup else "",
+            lease_path=str(lease.path) if leased else "",
+            lease_deadline_ns=lease.deadline_ns if leased else 0,
+            devices=[device.index for device in command.devices],
+            device_memory_mib=command.device_memory_mib,
+            compute=command.compute,
+        )
+
+    def _check_devices(self, command: StartWorker, inventory: Inventory) -> None:
+        """The scheduler never books a device twice; should it ever, it ends here."""
+        used_mib = self.used_mib()
+        compute: dict[int, int] = {}
+        for worker in self.running():
+            for index in worker.ticket.devices:
+                compute[index] = compute.get(index, 0) + worker.ticket.compute
+        devices = {device.index: device for device in inventory.devices}
+        for binding in command.devices:
+            device = devices.get(binding.index)
+            if device is None or device.uuid != binding.uuid:
+                raise RefusalError(f"device {binding.index} is not {binding.uuid} here")
+            free_mib = device.memory_mib - used_mib.get(binding.index, 0)
+            free_compute = FULL_COMPUTE - compute.get(binding.index, 0)
+            if command.device_memory_mib > free_mib or command.compute > free_compute:
+                raise RefusalError(f"device {binding.index} is held by a worker that still lives")
+
+    async def _begin(self, worker: Worker) -> None:
+        for _ in range(START_TRIES):
+            running = await self._keepers.start(worker.folder)
+            if running is not None:
+                worker.pid = running.pid
+                break
+            if not worker.folder.revoke():
+                break
+            worker.folder.offer_again()
+        else:
+            if worker.folder.revoke():
+                self._forget(worker, "no keeper could be started for it")
+                return
+        if worker.pid == 0:
+            await self._learn_pid(worker)
+        if worker.pid:
+            self._reports.started(worker)
+        await self._follow(worker)
+
+    def _forget(self, worker: Worker, reason: str) -> None:
+        del self._workers[worker.key]
+        worker.folder.remove()
+        worker.exit = lost(reason)
+        worker.gone.set()
+        self._reports.refused(worker, reason)
+
+    async def _learn_pid(self, worker: Worker) -> None:
+        """The keeper's answer was lost, or there was none: its folder has it before the program runs."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEARN_PID_S):
+                while worker.folder.keeper_pid() is not None and worker.folder.exit() is None:
+                    started = worker.folder.started()
+                    if started is not None:
+                        worker.pid = started.pid
+                        return
+                    await asyncio.sleep(LOOK_AGAIN_S)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def stop(self, worker: Worker, reason: ExitReason, grace_ms: int) -> None:
+        """Have the worker ended; it is `gone` when nothing of it is left."""
+        if worker.exit is None:
+            self._spawn(self._stop(worker, reason, grace_ms))
+
+    async def stop_leased(self) -> None:
+        """The lease is over: return when no leased worker is left, or when it is no use to wait longer."""
+        leased = [worker for worker in self.running() if worker.ticket.leased]
+        for worker in leased:
+            self.stop(worker, "lease_expired", 0)
+        await self._all_gone(leased, STUBBORN_MS)
+
+    async def stop_all(self, grace_ms: int) -> None:
+        """End every worker, likewise."""
+        workers = self.running()
+        for worker in workers:
+            self.stop(worker, "stopped", grace_ms)
+        await self._all_gone(workers, grace_ms + STUBBORN_MS)
+
+    async def close(self) -> None:
+        """Stop following. The workers go on under their keepers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def clean(self, keep_s: float, keep_count: int, now_s: float) -> None:
+        """Delete the folders of workers long over, and the oldest beyond `keep_count`. Blocks; for a thread."""
+        over = []
+        for path in self._folder.iterdir():
+            acknowledged_s = WorkerFolder(path).acknowledged_s()
+            if acknowledged_s is not None:
+                over.append((acknowledged_s, path.name))
+        over.sort(reverse=True)
+        for position, (acknowledged_s, name) in enumerate(over):
+            if position >= keep_count or now_s - acknowledged_s > keep_s:
+                WorkerFolder(self._folder / name).remove()
+
+    async def _stop(self, worker: Worker, reason: ExitReason, grace_ms: int) -> None:
+        while worker.exit is None:
+            try:
+                worker.folder.order_stop(reason, grace_ms)
+                break
+            except OSError as error:
+                logger.warning("the stop of %s cannot be written: %s", worker.folder.path.name, error)
+                await asyncio.sleep(RETRY_S)
+        if not await self._all_gone([worker], grace_ms + STUBBORN_MS):
+            self._reports.stop_failed(worker, f"alive {STUBBORN_MS // 1000} s after it was killed")
+
+    async def _all_gone(self, workers: list[Worker], within_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(within_ms / 1000):
+                for worker in workers:
+                    await worker.gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _follow(self, worker: Worker) -> None:
+        await keeper_gone(worker.folder)
+        status = worker.folder.exit()
+        if status is None:
+            status = await self._bury(worker)
+        worker.exit = status
+        self._reports.exited(worker)
+        worker.gone.set()
+
+    async def _bury(self, worker: Worker) -> ExitStatus:
+        """The keeper was killed: what it kept is killed too, whatever it takes."""
+        waited_s = 0.0
+        while await asyncio.to_thread(worker.folder.kill_remains):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            before_s, waited_s = waited_s, waited_s + LOOK_AGAIN_S
+            if before_s < STUBBORN_MS / 1000 <= waited_s:
+                self._reports.stop_failed(worker, "its keeper is gone, and what it kept cannot be killed")
+        started = worker.folder.started()
+        restarted = started is not None and started.boot_id != tree.boot_id()
+        status = lost("the machine was restarted" if restarted else "its keeper ended without recording its exit")
+        with contextlib.suppress(OSError):
+            worker.folder.write_exit(status)
+        return status
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a worker is followed no more", exc_info=task.exception())
+
+
+def worker_cgroups() -> str:
+    """Where cgroups of workers may be made: below this process's own, "" where that is not allowed."""
+    own = tree.own_cgroup()
+    if own is None:
+        return ""
+    folder = f"{own}/muster"
+    return folder if tree.make_cgroup(folder) else ""
