@@ -1,0 +1,37 @@
+"""The command `muster`."""
+
+import click
+
+from muster import __version__
+from muster.api import cli_cluster, cli_jobs, cli_serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="muster")
+def main() -> None:
+    """Muster: a GPU-cluster scheduler on an event log. `muster up` starts all of it on this machine."""
+
+
+for _command in (
+    cli_serve.up,
+    cli_serve.server,
+    cli_serve.scheduler,
+    cli_serve.agent,
+    cli_jobs.submit,
+    cli_jobs.run,
+    cli_jobs.jobs,
+    cli_jobs.show,
+    cli_jobs.explain,
+    cli_jobs.logs,
+    cli_jobs.cancel,
+    cli_jobs.wait,
+    cli_cluster.queue,
+    cli_cluster.nodes,
+    cli_cluster.cordon,
+    cli_cluster.uncordon,
+    cli_cluster.events,
+    cli_cluster.state,
+    cli_cluster.audit,
+    cli_cluster.at,
+):
+    main.add_command(_command)

@@ -1,0 +1,138 @@
+"""What all client commands share: the options, the way errors end a command, and how answers are shown.
+
+Nothing here, nor in any module that a client command imports, loads asyncio, aiohttp or nats.
+"""
+
+import functools
+import getpass
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from muster.api.client import DEFAULT_SERVER, Client, Json, RefusedError, UnreachableError
+from muster.api.jobfile import JobFileError
+from muster.api.table import clean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Exit(IntEnum):
+    """How a command ends."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    NOT_ALLOWED = 5
+    NEVER_FITS = 6
+    UNREACHABLE = 69
+    TIMED_OUT = 124
+    INTERRUPTED = 130
+
+
+_EXIT_OF_STATUS = {
+    400: Exit.USAGE,
+    403: Exit.NOT_ALLOWED,
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+    413: Exit.USAGE,
+    415: Exit.USAGE,
+    422: Exit.USAGE,
+    503: Exit.UNREACHABLE,
+}
+_EXIT_OF_CODE = {"never_fits": Exit.NEVER_FITS, "key_reused": Exit.CONFLICT}
+
+
+class CommandError(click.ClickException):
+    """An error with its exit code; `next_step` tells what to try."""
+
+    def __init__(self, message: str, code: Exit, next_step: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]  # click reads it from the instance
+        self.next_step = next_step
+
+    def show(self, file: Any = None) -> None:  # noqa: ARG002 - click's signature; errors always go to stderr
+        """Print the error and the next step on stderr."""
+        click.echo(f"muster: {self.message}", err=True)
+        if self.next_step:
+            click.echo(f"  {self.next_step}", err=True)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A command's server, and the form in which it answers."""
+
+    client: Client
+    as_json: bool
+    at: str | None = None
+
+    def read(self, path: str, **parameters: Any) -> Json:
+        """Read `path`, at the moment asked for."""
+        return self.client.get(path, {"at": self.at, **parameters})
+
+    def show(self, answer: Json, text: Callable[[Json], str]) -> None:
+        """Print an answer: as JSON where asked for, as `text` makes it otherwise."""
+        click.echo(json.dumps(answer, indent=2) if self.as_json else text(answer))
+
+
+def width() -> int:
+    """The terminal's width; 0 where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
+def _explain(error: RefusedError) -> CommandError:
+    problem = error.problem
+    code = _EXIT_OF_CODE.get(str(problem.get("code", "")), _EXIT_OF_STATUS.get(error.status, Exit.FAILED))
+    lines = [clean(problem.get("title") or f"the server answered {error.status}")]
+    if problem.get("detail"):
+        lines[0] += f": {clean(problem['detail'])}"
+    lines += [
+        f"  {clean(item.get('pointer') or '/')}: {clean(item.get('detail'))}" for item in problem.get("errors", [])
+    ]
+    return CommandError("\n".join(lines), code, clean(problem.get("next_step", "")))
+
+
+def client_command(*, reads: bool = False) -> Callable[[F], F]:
+    """Give a command `--server`, `--json` and, where it `reads`, `--at`; its first argument is the Session."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def run(*args: Any, server: str, as_json: bool, at: str | None = None, **options: Any) -> Any:
+            try:
+                return function(Session(Client(server, _user()), as_json, at), *args, **options)
+            except RefusedError as error:
+                raise _explain(error) from error
+            except UnreachableError as error:
+                step = "start one with `muster up`, or name it with --server or MUSTER_SERVER"
+                raise CommandError(str(error), Exit.UNREACHABLE, step) from error
+            except (JobFileError, ValueError) as error:
+                raise CommandError(str(error), Exit.USAGE) from error
+
+        options = [
+            click.option(
+                "--server", envvar="MUSTER_SERVER", default=DEFAULT_SERVER, show_default=True, help="Its address."
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Answer in JSON."),
+        ]
+        if reads:
+            options.append(
+                click.option("--at", help="As it was then: a sequence, a time (RFC 3339), or -10m.", metavar="WHEN")
+            )
+        return functools.reduce(lambda wrapped, option: option(wrapped), options, run)  # type: ignore[return-value]
+
+    return decorate

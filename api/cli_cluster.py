@@ -1,0 +1,227 @@
+"""Commands about the cluster and its log: queue, nodes, cordon, uncordon, events, state, audit, at."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from muster.api.cli_base import CommandError, Exit, Session, client_command, width
+from muster.api.cli_jobs import JOB, job_table
+from muster.api.client import Json, UnreachableError
+from muster.api.table import clean, fields, render
+from muster.api.times import mib
+
+RECONNECT_PAUSE_S: Final = 1.0
+RECONNECT_TRIES: Final = 30
+
+
+@click.command()
+@client_command(reads=True)
+def queue(session: Session) -> None:
+    """Show what runs, and what waits in the order it is considered."""
+    session.show(session.read("/v1/queue"), lambda view: job_table(view["running"] + view["pending"]))
+
+
+@click.command()
+@click.argument("node", required=False)
+@client_command(reads=True)
+def nodes(session: Session, node: str | None) -> None:
+    """List the nodes, or show one with its devices."""
+    if node is None:
+        session.show(session.read("/v1/nodes"), lambda page: _node_table(page["nodes"]))
+    else:
+        session.show(session.read(f"/v1/nodes/{_segment(node)}"), _node_text)
+
+
+def _segment(text: str) -> str:
+    from urllib.parse import quote  # noqa: PLC0415 - few commands need it, and every command waits for imports
+
+    return quote(text, safe="")
+
+
+def _status(node: Json) -> str:
+    return f"{node['status']},cordoned" if node["cordoned"] else str(node["status"])
+
+
+def _node_table(found: list[Json]) -> str:
+    rows = [
+        (
+            node["name"],
+            _status(node),
+            f"{node['devices_held']}/{len(node['devices'])}",
+            node["devices"][0]["model"] if node["devices"] else "",
+            node["cpus"],
+            mib(node["memory_mib"]),
+            node["fabric"],
+            ",".join(map(str, node["jobs"])),
+        )
+        for node in found
+    ]
+    return render(("NODE", "STATUS", "HELD", "MODEL", "CPUS", "MEMORY", "FABRIC", "JOBS"), rows, width=width())
+
+
+def _node_text(node: Json) -> str:
+    text = fields(
+        [
+            ("node", node["name"]),
+            ("status", _status(node)),
+            ("cordoned", node["cordoned"]),
+            ("address", node["address"]),
+            ("fabric", node["fabric"]),
+            ("labels", ", ".join(f"{name}={value}" for name, value in node["labels"].items())),
+            ("cpus", node["cpus"]),
+            ("memory", mib(node["memory_mib"])),
+            ("registered", node["registered"]),
+            ("incarnation", node["incarnation"]),
+        ]
+    )
+    devices = [
+        (
+            device["index"],
+            device["model"],
+            mib(device["memory_mib"]),
+            ",".join(map(str, device["jobs"])),
+            device["uuid"],
+        )
+        for device in node["devices"]
+    ]
+    return f"{text}\n\n{render(('DEVICE', 'MODEL', 'MEMORY', 'JOBS', 'UUID'), devices)}" if devices else text
+
+
+@click.command()
+@click.argument("node")
+@click.option("--reason", default="cordoned", show_default=True, help="Why, for whoever wonders.")
+@client_command()
+def cordon(session: Session, node: str, reason: str) -> None:
+    """Give a node no new work. What runs there goes on."""
+    answer = session.client.post(f"/v1/nodes/{_segment(node)}/cordon", {"reason": reason})
+    session.show(answer, lambda _: f"{node} is cordoned")
+
+
+@click.command()
+@click.argument("node")
+@client_command()
+def uncordon(session: Session, node: str) -> None:
+    """Give a node work again."""
+    answer = session.client.post(f"/v1/nodes/{_segment(node)}/uncordon", {})
+    session.show(answer, lambda _: f"{node} takes work")
+
+
+@click.command()
+@click.option("--job", type=JOB, help="Only what concerns this job.")
+@click.option("--after", type=click.IntRange(min=0), help="Only entries with a greater sequence.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes in.")
+@client_command(reads=True)
+def events(session: Session, job: int | None, after: int | None, limit: int, *, follow: bool) -> None:
+    """Show the log's entries, or a job's."""
+    path = f"/v1/jobs/{job}/events" if job is not None else "/v1/events"
+    if follow:
+        for event in _follow(session, path, after):
+            click.echo(json.dumps(event) if session.as_json else _event_line(event))
+    else:
+        page = session.read(path, after=after, limit=limit)
+        session.show(page, lambda found: "\n".join(_event_line(event) for event in found["events"]))
+
+
+def _follow(session: Session, path: str, after: int | None) -> Iterator[Json]:
+    """Events for ever; a broken connection is taken up again after the last one seen."""
+    failures = 0
+    while True:
+        try:
+            parameters = {"after": after, "follow": 1, "at": session.at}
+            for event in _lines(session.client.stream(path, parameters, {"Accept": "application/x-ndjson"})):
+                after, failures = int(event["sequence"]), 0
+                yield event
+        except UnreachableError:
+            failures += 1
+            if failures > RECONNECT_TRIES or after is None:
+                raise
+            time.sleep(RECONNECT_PAUSE_S)
+        else:
+            return
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[Json]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (json.loads(line) for line in lines if line.strip())
+
+
+def _event_line(event: Json) -> str:
+    data = event["data"] or {}
+    shown = {name: value for name, value in data.items() if name not in ("type", "spec", "inventory", "basis", "env")}
+    kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
+    words = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
+    moment = event["time"][11:23]
+    line = f"{event['sequence']:>6}  {moment}  {kind:<18}  {clean(words)}".rstrip()
+    return line[: width() or None]
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+@click.command()
+@client_command(reads=True)
+def state(session: Session) -> None:
+    """Show the cluster's state in figures, with the chain hash of its log."""
+    session.show(session.read("/v1/state"), _state_text)
+
+
+def _state_text(view: Json) -> str:
+    def counts(table: Json) -> str:
+        return ", ".join(f"{name} {count}" for name, count in table.items())
+
+    return fields(
+        [
+            ("sequence", view["sequence"]),
+            ("chain", view["chain"]),
+            ("time", view["time"]),
+            ("leader", view["leader"] or "none"),
+            ("nodes", counts(view["nodes"]) or "none"),
+            ("devices", f"{view['devices_held']} of {view['devices']} held"),
+            ("jobs", counts(view["jobs"]) or "none"),
+            ("ended, ever", counts(view["jobs_ended"])),
+            ("entries refused", view["refused_count"]),
+            ("unknown since", view["unknown_since"] or None),
+        ]
+    )
+
+
+@click.command()
+@click.option("--expect", metavar="SEQ:CHAIN", help="A chain hash kept elsewhere, to compare with.")
+@click.option("--mirror", is_flag=True, help="Audit the server's copy instead of the log itself.")
+@client_command()
+def audit(session: Session, expect: str | None, *, mirror: bool) -> None:
+    """Fold the whole log again, and decide every decision again; exit code 1 if anything differs."""
+    report = session.client.get("/v1/audit", {"expect": expect, "source": "mirror" if mirror else None}, timeout_s=3600)
+    session.show(report, _audit_text)
+    if not report["ok"]:
+        raise SystemExit(Exit.FAILED)
+
+
+def _audit_text(report: Json) -> str:
+    return "\n".join(clean(line) for line in report["text"])
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("when")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.pass_context
+def at(context: click.Context, when: str, command: tuple[str, ...]) -> None:
+    """Run a reading COMMAND as of WHEN: a sequence, an RFC 3339 time, or -10m."""
+    assert context.parent is not None
+    group = context.parent.command
+    assert isinstance(group, click.Group)
+    name, *rest = command
+    chosen = group.get_command(context, name)
+    if chosen is None:
+        raise CommandError(f"no command {name!r}", Exit.USAGE, "muster --help lists them")
+    if not any(parameter.name == "at" for parameter in chosen.params):
+        raise CommandError(f"{name} cannot be run in the past", Exit.USAGE, "the reading commands can: queue, show ...")
+    with chosen.make_context(name, [f"--at={when}", *rest], parent=context.parent) as inner:
+        chosen.invoke(inner)

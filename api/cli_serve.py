@@ -1,0 +1,103 @@
+"""Commands that run Muster: `up` (all of it), and `server`, `scheduler`, `agent` apart.
+
+What runs is loaded only when one of them is called: a client command must not wait for it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from muster.api.cli_base import CommandError, Exit
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_DATA: Final = Path("muster-data")
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+_host = click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address to listen on.")
+_port = click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one.")
+_simulate = click.option("--simulate", metavar="NxGxMODEL", help="Simulated nodes: 2x8xA100-80GB.")
+_data = click.option("--data", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder.")
+_verbose = click.option("--verbose", "-v", is_flag=True, help="Log what goes on to stderr.")
+_lease = click.option(
+    "--lease", "lease_s", type=click.FloatRange(min=0), default=120.0, show_default=True,
+    help="Seconds after which an agent without a broker stops what may run elsewhere; 0 = never.",
+)  # fmt: skip
+
+
+def _connected(function: F) -> F:
+    """The options of a part that runs apart from the others."""
+    for option in (
+        click.option("--connect", required=True, help="nats://HOST:PORT, several with commas.", envvar="MUSTER_NATS"),
+        click.option(
+            "--credentials", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The credentials file.", envvar="MUSTER_CREDENTIALS",
+        ),
+        click.option("--prefix", default="muster", show_default=True, help="Of subjects and streams."),
+        _verbose,
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _run(main: Any, *, verbose: bool) -> None:
+    """Run a program's coroutine until it ends or is told to."""
+    from muster.api import process  # noqa: PLC0415 - see the module
+
+    try:
+        process.run(main, verbose=verbose)
+    except process.StartError as error:
+        raise CommandError(str(error), Exit.FAILED, error.next_step) from error
+
+
+@click.command()
+@_data
+@_simulate
+@_host
+@_port
+@click.option(
+    "--broker-port", default=0, type=click.IntRange(0, 65535), help="0 = that of the last time, or a free one."
+)
+@_lease
+@_verbose
+def up(*, verbose: bool, **options: Any) -> None:
+    """Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs."""
+    from muster.api.up import UpOptions, run_up  # noqa: PLC0415 - see the module
+
+    _run(run_up(UpOptions(**options)), verbose=verbose)
+
+
+@click.command()
+@_data
+@_host
+@_port
+@_connected
+def server(*, verbose: bool, **options: Any) -> None:
+    """Run the API alone, against a broker that runs elsewhere."""
+    from muster.api.apart import ServerOptions, run_server  # noqa: PLC0415 - see the module
+
+    _run(run_server(ServerOptions(**options)), verbose=verbose)
+
+
+@click.command()
+@_data
+@_connected
+def scheduler(*, verbose: bool, **options: Any) -> None:
+    """Run a scheduler alone. Of several, one decides and the others stand by."""
+    from muster.api.apart import SchedulerOptions, run_scheduler  # noqa: PLC0415 - see the module
+
+    _run(run_scheduler(SchedulerOptions(**options)), verbose=verbose)
+
+
+@click.command()
+@_data
+@click.option("--node", required=True, help="The node's name.")
+@_simulate
+@_lease
+@_connected
+def agent(*, verbose: bool, **options: Any) -> None:
+    """Run a node's agent alone."""
+    from muster.api.apart import AgentOptions, run_agent  # noqa: PLC0415 - see the module
+
+    _run(run_agent(AgentOptions(**options)), verbose=verbose)

@@ -1,0 +1,73 @@
+"""An explanation of `muster.core.explain` as people read it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from muster.api.answers import answer
+from muster.api.problems import ApiError
+from muster.api.reading import find_job
+from muster.api.service import moment_of
+from muster.core.explain import Explanation, WorkerPlace, explain
+from muster.core.state import PHASE_CODES
+
+
+class ExplainView(msgspec.Struct, frozen=True):
+    """Why a job waits or runs where it does: the four steps, and the same in lines for a terminal."""
+
+    explanation: Explanation
+    text: list[str]
+
+
+async def explain_job(request: web.Request) -> web.Response:
+    """The four steps for a job, now or at a past moment."""
+    moment = await moment_of(request)
+    job = await find_job(request, moment)
+    if job.id not in moment.state.jobs:
+        raise ApiError(
+            409,
+            "ended",
+            f"job {job.id} ended long ago: {job.phase} ({PHASE_CODES[job.phase]})",
+            next_step=f"muster at WHEN explain {job.id}, with a moment at which it waited or ran",
+        )
+    explanation = explain(moment.cluster, job.id)
+    return answer(ExplainView(explanation, list(_lines(explanation))), moment.state.sequence)
+
+
+def _lines(found: Explanation) -> Iterator[str]:
+    yield f"job {found.job} {found.phase} at entry {found.sequence}: {found.summary}"
+    if found.filter is not None:
+        step = found.filter
+        count = f"{len(step.candidates)} of {step.nodes} nodes"
+        yield f"1 filter       {count} could hold a worker now{_named(step.candidates)}"
+        for check in step.refused:
+            yield f"{_INDENT}{check.nodes} cannot: {check.reason}{_named(check.examples)}"
+    if found.order is not None:
+        order = found.order
+        behind = f", behind job {order.held_back_by}, which does not fit yet" if order.held_back_by else ""
+        yield f"2 order        place {order.place} of {order.waiting} by {order.policy}{behind}"
+    yield f"3 allocation   {found.allocation.why}"
+    for worker in found.allocation.workers:
+        yield f"{_INDENT}{_place(worker)}"
+    if found.environment:
+        yield "4 environment  what its workers see"
+    for seen in found.environment:
+        words = " ".join(f"{name}={value}" for name, value in sorted(seen.variables.items()))
+        yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"
+
+
+_INDENT: Final = " " * 15
+_SHOWN: Final = 5
+
+
+def _named(names: list[str]) -> str:
+    if not names:
+        return ""
+    more = ", ..." if len(names) > _SHOWN else ""
+    return f": {', '.join(names[:_SHOWN])}{more}"
+
+
+def _place(worker: WorkerPlace) -> str:
+    return f"rank {worker.rank} on {worker.node}, devices {', '.join(map(str, worker.devices)) or 'none'}"

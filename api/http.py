@@ -1,0 +1,151 @@
+"""The HTTP server: the routes put together, what every request must pass, and where it listens.
+
+Rules: it listens on loopback only, and answers only requests whose Host is a loopback name (a web page that rebinds
+its own name to this machine is refused) and whose Origin, where a browser sends one, is too. Every error is an
+RFC 9457 problem. An answer never says more of an internal error than that there was one.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from muster.api.answers import problem
+from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
+from muster.api.http_types import Handler
+from muster.api.insight import AUDITING
+from muster.api.problems import ApiError, no_such
+from muster.api.routes import ROUTES
+from muster.api.service import SERVICE, Service
+
+LOOPBACK: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 7077
+SHUTDOWN_S: Final = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class AddressError(Exception):
+    """An address that the server does not listen on."""
+
+
+def check_address(host: str) -> None:
+    """Raise AddressError for anything but loopback."""
+    if not _is_loopback(host):
+        raise AddressError(
+            f"{host} is not a loopback address: until there are access tokens the API listens on loopback only;"
+            " reach it from elsewhere through an SSH tunnel"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(authority: str) -> str:
+    """The host of `HOST[:PORT]`; "" where it is not of that form."""
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _check_origin(request: web.Request) -> None:
+    authority = request.headers.get("Host", "")
+    if not _is_loopback(_host_of(authority)):
+        raise ApiError(
+            421,
+            "wrong_host",
+            "this server does not answer for that host",
+            detail=authority[:200],
+            next_step="use http://127.0.0.1:PORT or http://localhost:PORT",
+        )
+    origin = request.headers.get("Origin")
+    if origin is not None and not _is_loopback(_host_of(origin.partition("//")[2])):
+        raise ApiError(403, "wrong_origin", "a page of another site may not use this server", detail=origin[:200])
+
+
+def _check_content(request: web.Request) -> None:
+    if request.method != "POST" or (not request.body_exists and not request.path.endswith("/jobs")):
+        return
+    allowed = (JSON_TYPE, TOML_TYPE) if request.path == "/v1/jobs" else (JSON_TYPE,)
+    if "Content-Type" not in request.headers or request.content_type not in allowed:
+        raise ApiError(
+            415,
+            "wrong_content_type",
+            "the body's content type is not one that is read here",
+            detail=request.headers.get("Content-Type", "none")[:200],
+            next_step=f"send it as {' or '.join(allowed)}",
+        )
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check the request, and turn whatever goes wrong into a problem."""
+    try:
+        _check_origin(request)
+        _check_content(request)
+        return await handler(request)
+    except ApiError as error:
+        return problem(error)
+    except web.HTTPRequestEntityTooLarge:
+        limit = ApiError(
+            413, "too_large", "the body is too large", detail=f"at most {BODY_LIMIT_BYTES} bytes are taken"
+        )
+        return problem(limit)
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return problem(ApiError(405, "wrong_method", f"{request.method} is not for this path", detail=allowed))
+    except web.HTTPNotFound:
+        return problem(no_such("path", request.path[:200], "/openapi.json lists the paths"))
+    except (ConnectionError, asyncio.CancelledError, web.HTTPException):
+        raise
+    except Exception:
+        _logger.exception("%s %s failed", request.method, request.path)
+        return problem(ApiError(500, "internal", "something went wrong here", next_step="the server's log says more"))
+
+
+def make_app(service: Service) -> web.Application:
+    """The application with all routes."""
+    app = web.Application(middlewares=[_guard], client_max_size=BODY_LIMIT_BYTES)
+    app[SERVICE] = service
+    app[AUDITING] = asyncio.Lock()
+    for route in ROUTES:
+        app.router.add_route(route.method, route.pattern, route.handler)
+    return app
+
+
+class HttpServer:
+    """The application on an address. `port` 0 takes a free one; `url` says which."""
+
+    def __init__(self, service: Service, host: str = LOOPBACK, port: int = DEFAULT_PORT) -> None:
+        check_address(host)
+        self._host, self._port = host, port
+        self._runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=SHUTDOWN_S)
+
+    async def start(self) -> None:
+        """Listen. Raises OSError where the port is taken."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port, backlog=1024).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self) -> None:
+        """Stop listening; streams are cut."""
+        await self._runner.cleanup()

@@ -1,0 +1,49 @@
+"""What each query parameter and header means, for the OpenAPI document. Headers begin with a capital letter."""
+
+from typing import Any, Final
+
+PARAMETERS: Final[dict[str, dict[str, Any]]] = {
+    "at": {
+        "description": "The state after this entry, at this time (RFC 3339), or so long ago (-10m).",
+        "schema": {"type": "string"},
+    },
+    "min_seq": {"description": "Wait until this entry has been seen.", "schema": {"type": "integer", "minimum": 0}},
+    "after": {
+        "description": "Go on after this one: a job's id in the list of jobs (newest first), a sequence of events.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "limit": {
+        "description": "At most so many.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+    },
+    "follow": {"description": "1 to go on with what comes in.", "schema": {"type": "integer", "enum": [0, 1]}},
+    "state": {"description": "States or their codes, separated by commas.", "schema": {"type": "string"}},
+    "user": {"description": "Only of this user.", "schema": {"type": "string"}},
+    "queue": {"description": "Only of this queue.", "schema": {"type": "string"}},
+    "rank": {"description": "Which worker.", "schema": {"type": "integer", "minimum": 0, "default": 0}},
+    "timeout": {
+        "description": "Seconds to wait.",
+        "schema": {"type": "number", "minimum": 0, "maximum": 300, "default": 30},
+    },
+    "source": {
+        "description": "What is audited: the log, or this server's mirror of it.",
+        "schema": {"type": "string", "enum": ["log", "mirror"], "default": "log"},
+    },
+    "expect": {"description": "SEQ:CHAIN, a chain hash kept elsewhere.", "schema": {"type": "string"}},
+    "wait_for_capacity": {
+        "description": "1 to accept a job that today's nodes could never hold.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
+    "Last-Event-ID": {
+        "description": "Resume after this sequence.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,18}$"},
+    },
+    "Idempotency-Key": {
+        "description": "The same key with the same body makes one job, however often it is sent.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    },
+    "Muster-User": {
+        "description": "Who asks: a name for the record, no proof.",
+        "schema": {"type": "string", "default": "anonymous"},
+    },
+}

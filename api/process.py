@@ -1,0 +1,45 @@
+"""How a program of Muster runs: one event loop, signals, logging, and errors that a person can act on."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+
+class StartError(Exception):
+    """The program cannot run; `next_step` says what to try."""
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.next_step = next_step
+
+
+def run(main: Coroutine[Any, Any, None], *, verbose: bool) -> None:
+    """Run `main`. The first SIGINT or SIGTERM cancels it, and it ends in order; a second one ends it at once."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    asyncio.run(_until_signal(main))
+
+
+async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(main)
+
+    def stop() -> None:
+        task.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return

@@ -1,0 +1,137 @@
+"""Reads of jobs, queue, nodes, state and audit: a view of the state at the moment asked for."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from muster.api.answers import answer
+from muster.api.parameters import integer, job_id, seconds
+from muster.api.problems import bad_parameter, no_such
+from muster.api.service import SERVICE, Moment, Service, moment_of
+from muster.api.views import (
+    JobPage,
+    JobRow,
+    holders,
+    job_row,
+    job_view,
+    jobs_on,
+    node_page,
+    node_view,
+    queue_view,
+    state_view,
+)
+from muster.core.state import ENDED, PHASE_CODES, Job, JobPhase
+from muster.projections.read_models import JobQuery, decode_job
+
+PAGE_LIMIT: Final = 1000
+WAIT_LIMIT_S: Final = 300.0
+_PHASE_OF: Final[dict[str, JobPhase]] = {
+    **{str(phase): phase for phase in PHASE_CODES},
+    **{code: phase for phase, code in PHASE_CODES.items()},
+}
+
+
+async def find_job(request: web.Request, moment: Moment) -> Job:
+    """The job in the path: as it was at a past moment; for the present also one that the state no longer holds."""
+    number = job_id(request)
+    job = moment.state.jobs.get(number)
+    if job is None and not moment.past:
+        job = await request.app[SERVICE].store.job(number)
+    if job is None:
+        when = f" at {moment.state.sequence}" if moment.past else ""
+        raise no_such("job", f"{number}{when}", "muster jobs lists the jobs")
+    return job
+
+
+async def show_job(request: web.Request) -> web.Response:
+    """All about a job."""
+    moment = await moment_of(request)
+    job = await find_job(request, moment)
+    return answer(job_view(job, moment.now_ns, moment.cluster), moment.state.sequence)
+
+
+def _query_of(request: web.Request) -> JobQuery:
+    names = [name for name in request.query.get("state", "").upper().split(",") if name]
+    for name in names:
+        if name not in _PHASE_OF:
+            raise bad_parameter("state", f"{name[:40]!r} is none of {', '.join(PHASE_CODES)}")
+    return JobQuery(
+        user=request.query.get("user", ""),
+        queue=request.query.get("queue", ""),
+        phases=tuple(_PHASE_OF[name] for name in names),
+        before=integer(request, "after", 0, 0),
+        limit=integer(request, "limit", 100, 1, PAGE_LIMIT),
+    )
+
+
+async def list_jobs(request: web.Request) -> web.Response:
+    """Jobs, newest first, page by page."""
+    query = _query_of(request)
+    moment = await moment_of(request)
+    rows = [job_row(job, moment.now_ns) for job in moment.state.jobs.values() if _matches(job, query)]
+    if not moment.past:
+        rows += await _forgotten(request.app[SERVICE], query, moment)
+    rows.sort(key=lambda row: -row.id)
+    page = rows[: query.limit]
+    following = page[-1].id if len(rows) > query.limit or len(page) == query.limit else None
+    return answer(JobPage(moment.state.sequence, page, following), moment.state.sequence)
+
+
+def _matches(job: Job, query: JobQuery) -> bool:
+    return (
+        (not query.before or job.id < query.before)
+        and (not query.user or job.user == query.user)
+        and (not query.queue or job.spec.queue == query.queue)
+        and (not query.phases or job.phase in query.phases)
+    )
+
+
+async def _forgotten(service: Service, query: JobQuery, moment: Moment) -> list[JobRow]:
+    """Jobs that ended so long ago that only the read model has them."""
+    found = await service.store.jobs(query)
+    return [job_row(decode_job(row.job), moment.now_ns) for row in found if row.id not in moment.state.jobs]
+
+
+async def wait_job(request: web.Request) -> web.Response:
+    """A job once it has ended, or as it is when the time is up."""
+    service = request.app[SERVICE]
+    timeout_s = seconds(request, "timeout", 30.0, WAIT_LIMIT_S)
+    job = await find_job(request, await moment_of(request))
+    try:
+        async with asyncio.timeout(timeout_s):
+            while job.phase not in ENDED:
+                await service.follower.changed(service.state.sequence)
+                job = service.state.jobs.get(job.id, job)
+    except TimeoutError:
+        pass  # the answer says how far it has come
+    moment = await moment_of(request)
+    return answer(job_view(job, moment.now_ns, moment.cluster), moment.state.sequence)
+
+
+async def show_queue(request: web.Request) -> web.Response:
+    """What runs, and what waits in the order it is considered."""
+    moment = await moment_of(request)
+    return answer(queue_view(moment.cluster, moment.now_ns), moment.state.sequence)
+
+
+async def list_nodes(request: web.Request) -> web.Response:
+    """All nodes."""
+    moment = await moment_of(request)
+    return answer(node_page(moment.state), moment.state.sequence)
+
+
+async def show_node(request: web.Request) -> web.Response:
+    """One node."""
+    moment = await moment_of(request)
+    node = moment.state.nodes.get(request.match_info["name"])
+    if node is None:
+        raise no_such("node", request.match_info["name"], "muster nodes lists the nodes")
+    view = node_view(node, holders(moment.state), jobs_on(moment.state))
+    return answer(view, moment.state.sequence)
+
+
+async def show_state(request: web.Request) -> web.Response:
+    """The state in figures."""
+    moment = await moment_of(request)
+    return answer(state_view(moment.state), moment.state.sequence)

@@ -1,0 +1,102 @@
+"""All routes, in one table: the server is built from it, and so is the OpenAPI document."""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from muster.api import documents, explaining, insight, logs, reading, streams, submissions
+from muster.api.explaining import ExplainView
+from muster.api.http_types import Handler
+from muster.api.views import (
+    Accepted,
+    AuditView,
+    EventPage,
+    HealthView,
+    JobPage,
+    JobView,
+    NodePage,
+    NodeView,
+    QueueView,
+    StateView,
+)
+from muster.events.spec import JobSpec
+
+
+class Route(NamedTuple):
+    """One route. `path` is as OpenAPI writes it; `parameters` are query parameters, headers with a capital letter."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    answer: type[msgspec.Struct] | str
+    parameters: tuple[str, ...] = ()
+    body: type[msgspec.Struct] | None = None
+    statuses: tuple[int, ...] = (200,)
+    problems: tuple[int, ...] = ()
+
+    @property
+    def pattern(self) -> str:
+        """The path as the router wants it: a job's id is digits."""
+        return self.path.replace("{id}", r"{id:[0-9]{1,18}}")
+
+    @property
+    def operation_id(self) -> str:
+        """A name for the operation."""
+        return self.handler.__name__
+
+
+READ: Final = ("at", "min_seq")
+PAGE: Final = ("after", "limit")
+STREAM: Final = (*READ, *PAGE, "follow", "Accept", "Last-Event-ID")
+WRITE: Final = ("Muster-User",)
+
+ROUTES: Final = (
+    Route(
+        "POST", "/v1/jobs", submissions.submit, "Submit a job", Accepted,
+        ("wait_for_capacity", "Idempotency-Key", *WRITE), JobSpec, (200, 201), (400, 413, 415, 422, 503, 507),
+    ),
+    Route(
+        "GET", "/v1/jobs", reading.list_jobs, "List jobs, newest first", JobPage,
+        ("state", "user", "queue", *PAGE, *READ),
+    ),
+    Route("GET", "/v1/jobs/{id}", reading.show_job, "Show a job", JobView, READ, problems=(404,)),
+    Route(
+        "GET", "/v1/jobs/{id}/events", streams.list_job_events, "What concerns a job", EventPage, STREAM,
+        problems=(404,),
+    ),
+    Route(
+        "GET", "/v1/jobs/{id}/explain", explaining.explain_job, "Why it waits, or runs where it does", ExplainView,
+        READ, problems=(404, 409),
+    ),
+    Route(
+        "GET", "/v1/jobs/{id}/logs", logs.show_logs, "What a worker wrote", "application/octet-stream",
+        ("rank", "follow", "min_seq"), problems=(404, 503),
+    ),
+    Route(
+        "GET", "/v1/jobs/{id}/wait", reading.wait_job, "Wait for a job to end", JobView, ("timeout", "min_seq"),
+        problems=(404,),
+    ),
+    Route(
+        "POST", "/v1/jobs/{id}/cancel", submissions.cancel, "Cancel a job", Accepted,
+        ("min_seq", *WRITE), submissions.CancelBody, (200, 202), (404, 409, 415, 422, 503, 507),
+    ),
+    Route("GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView, READ),
+    Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
+    Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),
+    Route(
+        "POST", "/v1/nodes/{name}/cordon", submissions.cordon, "Give a node no new work", Accepted,
+        WRITE, submissions.CordonBody, problems=(404, 415, 422, 503, 507),
+    ),
+    Route(
+        "POST", "/v1/nodes/{name}/uncordon", submissions.uncordon, "Give a node work again", Accepted,
+        WRITE, problems=(404, 415, 503, 507),
+    ),
+    Route("GET", "/v1/state", reading.show_state, "The state in figures", StateView, READ),
+    Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),
+    Route("GET", "/v1/audit", insight.run_audit, "Fold and decide everything again", AuditView, ("expect", "source")),
+    Route("GET", "/healthz", insight.healthz, "The process runs", HealthView),
+    Route("GET", "/readyz", insight.readyz, "The log answers and the fold is with it", HealthView, problems=(503,)),
+    Route("GET", "/openapi.json", documents.openapi_json, "This document", "application/json"),
+    Route("GET", "/asyncapi.json", documents.asyncapi_json, "The events of the log", "application/json"),
+)  # fmt: skip

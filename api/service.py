@@ -1,0 +1,133 @@
+"""What the handlers work with, and how a read finds its state: live from the fold, or past by replay.
+
+Rules: `at` names the state after one entry (a sequence, an RFC 3339 time, or `-10m`); `min_seq` waits until the fold
+has come that far, so that a caller sees its own write. A read never changes anything.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from aiohttp import web
+
+from muster.api.parameters import integer
+from muster.api.problems import ApiError, bad_parameter
+from muster.api.submitting import Submitter
+from muster.core.cluster import Cluster
+from muster.core.state import State
+from muster.events.log import Entry, Log
+from muster.node_agent.link import LogAsk
+from muster.projections.follower import Follower
+from muster.projections.read_models import mentioned_jobs
+from muster.projections.store import Store
+from muster.projections.timetravel import MomentError, TimeTravel
+
+MIN_SEQ_WAIT_S: Final = 10.0
+
+
+class OutputError(Exception):
+    """The node's agent did not give a worker's output: it is away, or does not have it any more."""
+
+
+class Outputs(Protocol):
+    """Workers' outputs, wherever they are."""
+
+    def ask(self, node: str, question: LogAsk) -> AsyncGenerator[bytes, None]:
+        """What a worker wrote, in chunks as they come. Raises OutputError, also in the middle."""
+        ...
+
+
+@dataclass(frozen=True)
+class Service:
+    """The parts that requests are answered from."""
+
+    log: Log
+    follower: Follower
+    store: Store
+    past: TimeTravel
+    outputs: Outputs
+    submitter: Submitter
+
+    @property
+    def cluster(self) -> Cluster:
+        """The live cluster."""
+        return self.follower.fold.cluster
+
+    @property
+    def state(self) -> State:
+        """The live state."""
+        return self.follower.fold.cluster.state
+
+    async def entries(self, first: int, limit: int) -> list[Entry]:
+        """Folded entries from `first` on; fewer than `limit` only where there are no more."""
+        found: list[Entry] = []
+        while len(found) < limit:
+            chunk = await self.follower.read(first + len(found), limit - len(found))
+            if not chunk:
+                break
+            found += chunk
+        return found
+
+    async def job_entries(self, job: int, after: int, limit: int) -> list[Entry]:
+        """The entries after `after` that concern a job, also those that the mirror does not have yet."""
+        mirrored = self.store.position
+        found = await self.store.job_events(job, after, limit)
+        following = max(mirrored, after) + 1
+        while len(found) < limit and (chunk := await self.follower.read(following, limit)):
+            found += [entry for entry in chunk if job in mentioned_jobs(entry)]
+            following = chunk[-1].sequence + 1
+        return found[:limit]
+
+
+SERVICE: Final = web.AppKey("service", Service)
+
+
+class Moment(NamedTuple):
+    """The cluster that a read looks at; `now_ns` is until when running things have run there."""
+
+    cluster: Cluster
+    now_ns: int
+    past: bool
+
+    @property
+    def state(self) -> State:
+        """The state looked at."""
+        return self.cluster.state
+
+
+async def moment_of(request: web.Request) -> Moment:
+    """The state that a request asks for with `at` and `min_seq`."""
+    service = request.app[SERVICE]
+    await see_minimum(request)
+    text = request.query.get("at")
+    if text is None:
+        return Moment(service.cluster, time.time_ns(), past=False)
+    cluster = (await service.past.state_at(await sequence_at(service, text))).cluster
+    return Moment(cluster, cluster.state.timestamp_ns, past=True)
+
+
+async def sequence_at(service: Service, text: str) -> int:
+    """The sequence that an `at` names."""
+    try:
+        return await service.past.resolve(text, time.time_ns())
+    except MomentError as error:
+        raise bad_parameter("at", str(error)) from error
+
+
+async def see_minimum(request: web.Request) -> None:
+    """Wait until the fold has reached the request's `min_seq`."""
+    minimum = integer(request, "min_seq", 0, 0)
+    follower = request.app[SERVICE].follower
+    if minimum > follower.position:
+        try:
+            await follower.wait_for(minimum, MIN_SEQ_WAIT_S)
+        except TimeoutError as error:
+            raise ApiError(
+                503,
+                "behind",
+                f"the state has not reached entry {minimum}",
+                detail=f"it is at {follower.position}",
+                next_step="ask again, or leave min_seq out",
+                retry_after_s=1,
+            ) from error

@@ -1,0 +1,183 @@
+"""`POST /v1/jobs` and the other facts that people write: a request becomes one entry, or a problem and nothing.
+
+Rules: the same Idempotency-Key with the same job is the same job, however often it is sent; with another job it is
+refused. The log's own memory of ids is short; the fold keeps keys for a day, and what it names is compared byte by
+byte with what is sent.
+"""
+
+import secrets
+from hashlib import blake2b
+from itertools import count
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from muster.api.answers import answer
+from muster.api.bodies import read_body, read_spec
+from muster.api.parameters import flag, job_id, key_of, user_of
+from muster.api.problems import ApiError, FieldError, no_such
+from muster.api.service import SERVICE, Service, see_minimum
+from muster.api.submitting import BusyError
+from muster.api.views import Accepted
+from muster.core.spec_check import capacity_problems
+from muster.core.state import ENDED, PHASE_CODES
+from muster.events.codec import encode
+from muster.events.log import Ack, DuplicateConflictError, LogFullError, LogUnavailableError, Message
+from muster.events.spec import JobSpec
+from muster.events.subjects import subject_of
+from muster.events.types import Event, JobCancelRequested, JobSubmitted, NodeCordoned, NodeUncordoned
+
+_ROUTE: Final = "POST /v1/jobs"
+_id_prefix: Final = secrets.token_hex(8)
+_ids: Final = count(1)
+
+
+class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a job is cancelled."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+
+
+class CordonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a node is cordoned."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] = "cordoned"
+
+
+def _message_id(user: str, key: str) -> str:
+    if not key:
+        return f"{_id_prefix}-{next(_ids)}"
+    return blake2b(f"{user}\0{_ROUTE}\0{key}".encode(), digest_size=16).hexdigest()
+
+
+async def submit(request: web.Request) -> web.Response:
+    """Accept a job: 201 once the log has it, 200 where the key made it before."""
+    service = request.app[SERVICE]
+    user, key, waits = user_of(request), key_of(request), flag(request, "wait_for_capacity")
+    spec = await read_spec(request)
+    payload = encode(JobSubmitted(user=user, spec=spec, key=key, wait_for_capacity=waits))
+    if key and (known := service.cluster.keys.get((user, key))):
+        await _compare(service, known, payload)
+        return _accepted(known, already=True)
+    if not waits:
+        _check_capacity(service, spec)
+    subject = subject_of(JobSubmitted(user=user, spec=spec), spec.queue, service.log.prefix)
+    try:
+        ack = await service.submitter.submit(Message(subject, payload, _message_id(user, key)))
+    except DuplicateConflictError as error:
+        raise _key_reused(error.sequence) from error
+    except LogFullError as error:
+        raise _full() from error
+    except LogUnavailableError as error:
+        raise _unavailable() from error
+    except BusyError as error:
+        raise ApiError(503, "busy", "too many submissions wait for the log", retry_after_s=1) from error
+    return _accepted(ack.sequence, already=ack.duplicate)
+
+
+def _check_capacity(service: Service, spec: JobSpec) -> None:
+    problems = capacity_problems(spec, service.cluster.hardware)
+    if problems:
+        raise ApiError(
+            422,
+            "never_fits",
+            "this job can never be placed on this cluster",
+            next_step="ask for less, or submit with wait_for_capacity=1 (--wait-for-capacity) to wait for more nodes",
+            errors=[FieldError(each.pointer, each.detail) for each in problems],
+        )
+
+
+async def _compare(service: Service, job: int, payload: bytes) -> None:
+    entries = await service.entries(job, 1)
+    if not entries or entries[0].payload != payload:
+        raise _key_reused(job)
+
+
+def _accepted(job: int, *, already: bool) -> web.Response:
+    headers = {"Location": f"/v1/jobs/{job}"}
+    return answer(Accepted(job, job, already), job, status=200 if already else 201, headers=headers)
+
+
+def _key_reused(job: int) -> ApiError:
+    detail = f"it made job {job}, from another body"
+    return ApiError(
+        422,
+        "key_reused",
+        "this Idempotency-Key was used for another job",
+        detail=detail,
+        next_step="send the first body again, or use a new key",
+        errors=[FieldError("Idempotency-Key", detail)],
+    )
+
+
+def _full() -> ApiError:
+    return ApiError(
+        507,
+        "log_full",
+        "the log is nearly full: no more jobs are accepted, what runs goes on",
+        next_step="raise the log's size limit",
+    )
+
+
+def _unavailable() -> ApiError:
+    return ApiError(
+        503,
+        "log_unavailable",
+        "the log did not answer: it may or may not have this",
+        next_step="send it again; with the same Idempotency-Key a job is made once",
+        retry_after_s=2,
+    )
+
+
+async def _append(service: Service, event: Event, queue: str | None = None) -> Ack:
+    prefix = service.log.prefix
+    subject = subject_of(event, queue, prefix) if queue else subject_of(event, prefix=prefix)
+    try:
+        return await service.log.append(Message(subject, encode(event), f"{_id_prefix}-{next(_ids)}"))
+    except LogFullError as error:
+        raise ApiError(507, "log_full", "the log is full", next_step="raise the log's size limit") from error
+    except LogUnavailableError as error:
+        raise _unavailable() from error
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """Ask for a job to end: 202 once the log has it; 409 where it has ended otherwise."""
+    service = request.app[SERVICE]
+    await see_minimum(request)
+    user, body = user_of(request), await read_body(request, CancelBody)
+    number = job_id(request)
+    job = service.state.jobs.get(number)
+    if job is None:
+        old = await service.store.job(number)
+        if old is None:
+            raise no_such("job", number, "muster jobs lists the jobs")
+        job = old
+    if job.phase == "CANCELLED" or job.cancelled_by:
+        return answer(Accepted(service.state.sequence, job.id, already=True), service.state.sequence)
+    if job.phase in ENDED:
+        raise ApiError(409, "ended", f"job {job.id} has ended: {job.phase} ({PHASE_CODES[job.phase]})")
+    ack = await _append(service, JobCancelRequested(job=job.id, user=user, reason=body.reason), job.spec.queue)
+    return answer(Accepted(ack.sequence, job.id), ack.sequence, status=202)
+
+
+async def cordon(request: web.Request) -> web.Response:
+    """Give a node no new work."""
+    service, name = request.app[SERVICE], _known_node(request)
+    user, body = user_of(request), await read_body(request, CordonBody)
+    ack = await _append(service, NodeCordoned(node=name, user=user, reason=body.reason))
+    return answer(Accepted(ack.sequence), ack.sequence)
+
+
+async def uncordon(request: web.Request) -> web.Response:
+    """Give a node work again."""
+    service, name = request.app[SERVICE], _known_node(request)
+    ack = await _append(service, NodeUncordoned(node=name, user=user_of(request)))
+    return answer(Accepted(ack.sequence), ack.sequence)
+
+
+def _known_node(request: web.Request) -> str:
+    name = request.match_info["name"]
+    if name not in request.app[SERVICE].state.nodes:
+        raise no_such("node", name, "muster nodes lists the nodes")
+    return name

@@ -1,0 +1,35 @@
+"""Aligned tables for a terminal. Text from outside is shown without its control characters."""
+
+from collections.abc import Sequence
+from typing import Final
+
+LEFT: Final = "<"
+RIGHT: Final = ">"
+
+
+def clean(text: object) -> str:
+    """One printable line: control characters (a terminal would obey them) are replaced."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
+def render(titles: Sequence[str], rows: Sequence[Sequence[object]], *, width: int = 0) -> str:
+    """Titles and rows in aligned columns; columns that hold only numbers stand right. With `width` (0 = no limit)
+    the last column is cut to fit."""
+    cells = [list(titles), *([("-" if cell is None or cell == "" else clean(cell)) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
+    sides = [
+        RIGHT if rows and all(isinstance(row[column], int | float | None) for row in rows) else LEFT
+        for column in range(len(titles))
+    ]
+    lines = []
+    for line in cells:
+        text = "  ".join(f"{cell:{side}{size}}" for cell, side, size in zip(line, sides, widths, strict=True)).rstrip()
+        lines.append(text if not width or len(text) <= width else text[: max(width - 1, 0)] + "…")
+    return "\n".join(lines)
+
+
+def fields(pairs: Sequence[tuple[str, object]]) -> str:
+    """`name  value` lines with the values aligned; pairs without a value are left out."""
+    shown = [(name, value) for name, value in pairs if value not in (None, "", [])]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"{name:<{width}}  {clean(value)}" for name, value in shown)

@@ -1,0 +1,389 @@
+"""What people read, made from the cluster's state: one Struct for each kind of answer.
+
+Everything is computed from the `State` that is given, so a view of the past is made by the same code as one of the
+present. Times are RFC 3339 text; `None` is a time that has not come.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from muster.api.times import rfc3339, rfc3339_or_none
+from muster.core.cluster import Cluster
+from muster.core.explain import explain
+from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Node, Refusal, State
+from muster.events.log import Entry
+from muster.events.spec import JobSpec
+from muster.events.types import ExitStatus
+from muster.projections.audit_report import AuditReport
+
+EXPLAINED: Final = 10
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """One worker of a job's live or last attempt."""
+
+    rank: int
+    node: str
+    devices: list[int]
+    phase: str
+    pid: int
+    exit: ExitStatus | None
+
+
+class JobRow(msgspec.Struct, frozen=True):
+    """One line of a list of jobs. `elapsed_ms` runs from the first start; `why` says why it waits or ended."""
+
+    id: int
+    name: str
+    user: str
+    queue: str
+    state: JobPhase
+    code: str
+    gpus: int
+    nodes: list[str]
+    why: str
+    submitted: str
+    started: str | None
+    ended: str | None
+    elapsed_ms: int | None
+    exit_code: int | None
+
+
+class JobView(JobRow, frozen=True):
+    """All about one job."""
+
+    attempts: int
+    tries: int
+    master_port: int | None
+    workers: list[WorkerView]
+    excluded_nodes: list[str]
+    cancelled_by: str
+    spec: JobSpec
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One device and the jobs that hold it."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    jobs: list[int]
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """One node, its devices, and who runs there. `cordoned` says why it takes no new work ("" = it does)."""
+
+    name: str
+    status: str
+    cordoned: str
+    address: str
+    fabric: str
+    labels: dict[str, str]
+    cpus: int
+    memory_mib: int
+    devices: list[DeviceView]
+    devices_held: int
+    jobs: list[int]
+    incarnation: str
+    registered: str
+    lease_ms: int
+    driver: str
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """A page of jobs in order of their ids; `next` is the `after` of the following page (None = the last)."""
+
+    sequence: int
+    jobs: list[JobRow]
+    next: int | None
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """The running jobs, and the waiting ones in the order in which they are considered."""
+
+    sequence: int
+    time: str | None
+    running: list[JobRow]
+    pending: list[JobRow]
+
+
+class NodePage(msgspec.Struct, frozen=True):
+    """All nodes by name."""
+
+    sequence: int
+    nodes: list[NodeView]
+
+
+class StateView(msgspec.Struct, frozen=True):
+    """The state in figures, with the chain hash that proves which log it follows from."""
+
+    sequence: int
+    chain: str
+    time: str | None
+    leader: str
+    fence: int
+    jobs: dict[str, int]
+    jobs_ended: dict[str, int]
+    nodes: dict[str, int]
+    devices: int
+    devices_held: int
+    refused_count: int
+    refusals: list[Refusal]
+    unknown_since: int
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """One entry of the log as a CloudEvent: `id` and `sequence` are its sequence, `time` is the server's."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: str
+    datacontenttype: str
+    sequence: str
+    data: msgspec.Raw
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """A page of the log; `next` is the `after` of the following page (None = nothing more yet)."""
+
+    sequence: int
+    events: list[EventView]
+    next: int | None
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What was asked for is in the log, at `sequence`. For a submission `id` is the job's."""
+
+    sequence: int
+    id: int | None = None
+    already: bool = False
+
+
+class HealthView(msgspec.Struct, frozen=True):
+    """Whether this server is well, and how far it has come."""
+
+    status: str
+    sequence: int
+    version: str
+
+
+class AuditView(msgspec.Struct, frozen=True):
+    """What an audit found; `text` says it in lines for a terminal."""
+
+    ok: bool
+    source: str
+    report: AuditReport
+    text: list[str]
+
+
+def audit_view(report: AuditReport, source: str) -> AuditView:
+    """A report for people."""
+    passes = report.passes
+    text = [
+        f"audited the {source}: entries {report.first} to {report.last}, {report.entries_per_s:,.0f} a second",
+        f"chain after entry {report.last}: {report.chain}",
+        f"passes decided again: {passes.redecided} of {passes.passes}, with {passes.decisions} decisions",
+        f"commands derived again: {passes.commands}; observations: {passes.observations}",
+        f"entries refused by the fold: {report.refused}",
+        *(f"lost, as an operator accepted: entries {first} to {last}" for first, last in report.gaps),
+        *(
+            f"entry {finding.sequence}: {finding.kind}: expected {finding.expected}; found {finding.found}"
+            for finding in report.findings
+        ),
+        "clean: everything is as it must be" if report.ok else f"{report.findings_count} findings",
+    ]
+    return AuditView(report.ok, source, report, text)
+
+
+def nodes_of(attempt: Attempt | None) -> list[str]:
+    """The nodes of an attempt, in rank order."""
+    return [worker.node for worker in attempt.workers] if attempt is not None else []
+
+
+def _elapsed_ms(job: Job, now_ns: int) -> int | None:
+    if not job.started_ns:
+        return None
+    return max((job.ended_ns or now_ns) - job.started_ns, 0) // 1_000_000
+
+
+def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
+    """A line about a job, as of `now_ns`; `why` where its state does not say it."""
+    return JobRow(
+        id=job.id,
+        name=job.spec.name,
+        user=job.user,
+        queue=job.spec.queue,
+        state=job.phase,
+        code=PHASE_CODES[job.phase],
+        gpus=job.spec.gpus,
+        nodes=nodes_of(job.attempt) if job.phase != "PENDING" else [],
+        why=job.reason or why,
+        submitted=rfc3339(job.submitted_ns),
+        started=rfc3339_or_none(job.started_ns),
+        ended=rfc3339_or_none(job.ended_ns),
+        elapsed_ms=_elapsed_ms(job, now_ns),
+        exit_code=job.exit_code,
+    )
+
+
+def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:
+    """All about a job, as of `now_ns`; where it waits in `cluster`, also why."""
+    row = msgspec.structs.asdict(job_row(job, now_ns, _why(job, cluster)))
+    attempt = job.attempt
+    workers = attempt.workers if attempt is not None else []
+    return JobView(
+        **row,
+        attempts=job.attempts,
+        tries=job.tries,
+        master_port=attempt.master_port if attempt is not None else None,
+        workers=[
+            WorkerView(rank=w.rank, node=w.node, devices=w.devices, phase=w.phase, pid=w.pid, exit=w.exit)
+            for w in workers
+        ],
+        excluded_nodes=sorted(job.excluded),
+        cancelled_by=job.cancelled_by,
+        spec=job.spec,
+    )
+
+
+def _why(job: Job, cluster: Cluster) -> str:
+    waits = job.phase == "PENDING" and job.id in cluster.state.jobs
+    return explain(cluster, job.id).summary if waits else ""
+
+
+def queue_view(cluster: Cluster, now_ns: int) -> QueueView:
+    """What runs, and what waits; why is worked out for those next in line."""
+    state = cluster.state
+    pending = [state.jobs[key[-1]] for key in cluster.pending]
+    running = [job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING")]
+    return QueueView(
+        sequence=state.sequence,
+        time=rfc3339_or_none(state.timestamp_ns),
+        running=[job_row(job, now_ns) for job in sorted(running, key=lambda job: job.id)],
+        pending=[
+            job_row(job, now_ns, _why(job, cluster) if place < EXPLAINED else "") for place, job in enumerate(pending)
+        ],
+    )
+
+
+Holders = dict[tuple[str, int], list[int]]
+
+
+def holders(state: State) -> Holders:
+    """Who holds what: (node, device number) → ids of the jobs with a worker there that is not gone."""
+    held: Holders = {}
+    for job in state.jobs.values():
+        for worker in job.attempt.workers if job.attempt is not None else ():
+            if worker.phase != "gone":
+                for device in worker.devices:
+                    held.setdefault((worker.node, device), []).append(job.id)
+    return held
+
+
+def jobs_on(state: State) -> dict[str, list[int]]:
+    """Node → ids of the jobs with a worker there that is not gone."""
+    found: dict[str, list[int]] = {}
+    for job in state.jobs.values():
+        for worker in job.attempt.workers if job.attempt is not None else ():
+            if worker.phase != "gone":
+                found.setdefault(worker.node, []).append(job.id)
+    return found
+
+
+def node_view(node: Node, held: Holders, jobs: dict[str, list[int]]) -> NodeView:
+    """One node; `held` and `jobs` come from `holders` and `jobs_on`."""
+    devices = [
+        DeviceView(
+            index=device.index,
+            uuid=device.uuid,
+            model=device.model,
+            memory_mib=device.memory_mib,
+            jobs=sorted(held.get((node.name, number), [])),
+        )
+        for number, device in enumerate(node.inventory.devices)
+    ]
+    return NodeView(
+        name=node.name,
+        status=node.status,
+        cordoned=node.cordoned,
+        address=node.inventory.address,
+        fabric=node.inventory.fabric,
+        labels=node.inventory.labels,
+        cpus=node.inventory.cpus,
+        memory_mib=node.inventory.memory_mib,
+        devices=devices,
+        devices_held=sum(1 for device in devices if device.jobs),
+        jobs=sorted(jobs.get(node.name, [])),
+        incarnation=node.incarnation,
+        registered=rfc3339(node.registered_ns),
+        lease_ms=node.lease_ms,
+        driver=node.inventory.driver,
+    )
+
+
+def node_page(state: State) -> NodePage:
+    """All nodes, by name."""
+    held, jobs = holders(state), jobs_on(state)
+    return NodePage(
+        sequence=state.sequence,
+        nodes=[node_view(state.nodes[name], held, jobs) for name in sorted(state.nodes)],
+    )
+
+
+def state_view(state: State) -> StateView:
+    """The state in figures."""
+    jobs: dict[str, int] = {}
+    for job in state.jobs.values():
+        jobs[job.phase] = jobs.get(job.phase, 0) + 1
+    nodes: dict[str, int] = {}
+    for node in state.nodes.values():
+        nodes[node.status] = nodes.get(node.status, 0) + 1
+    return StateView(
+        sequence=state.sequence,
+        chain=state.chain.hex(),
+        time=rfc3339_or_none(state.timestamp_ns),
+        leader=state.leader,
+        fence=state.fence,
+        jobs=dict(sorted(jobs.items())),
+        jobs_ended={str(phase): count for phase, count in sorted(state.jobs_ended.items())},
+        nodes=dict(sorted(nodes.items())),
+        devices=sum(len(node.inventory.devices) for node in state.nodes.values()),
+        devices_held=len(holders(state)),
+        refused_count=state.refused_count,
+        refusals=state.refusals,
+        unknown_since=state.unknown_since,
+    )
+
+
+UNREADABLE: Final = "unreadable"
+
+
+class _Tag(msgspec.Struct):
+    type: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9]*\.[0-9]+$")]
+
+
+_tag_decoder: Final = msgspec.json.Decoder(_Tag)
+
+
+def event_view(entry: Entry) -> EventView:
+    """An entry as a CloudEvent. A payload that is no tagged JSON object is given as null, as type `unreadable`."""
+    try:
+        tag, data = _tag_decoder.decode(entry.payload).type, entry.payload
+    except msgspec.MsgspecError:
+        tag, data = UNREADABLE, b"null"
+    return EventView(
+        specversion="1.0",
+        id=str(entry.sequence),
+        source="/muster",
+        type=f"muster.{tag}",
+        subject=entry.subject,
+        time=rfc3339(entry.timestamp_ns),
+        datacontenttype="application/json",
+        sequence=str(entry.sequence),
+        data=msgspec.Raw(data),
+    )
