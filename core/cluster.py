@@ -57,7 +57,8 @@ class Cluster:
         for worker in attempt.workers:
             if worker.phase != "gone":
                 self.workers_on.setdefault(worker.node, {})[job.id, worker.rank] = worker
-        self.hold_port(attempt)
+        if not attempt.over:
+            self.hold_port(attempt)
         self.review(job)
 
     # -- jobs -----------------------------------------------------------------------------------------------------

@@ -87,4 +87,4 @@ def device_claim_mib(device: Device, asked_mib: int) -> int:
         return device.memory_mib
     if asked_mib > device.nominal_mib:
         return asked_mib
-    return asked_mib * device.memory_mib // max(device.nominal_mib, 1)
+    return max(asked_mib * device.memory_mib // device.nominal_mib, 1)

@@ -70,7 +70,8 @@ class Attempt(msgspec.Struct):
     workers: list[Worker]
     master_address: str
     master_port: int
-    start_by_at: int  # a worker not reported by then makes its node suspect
+    start_by_at: int  # an attempt with a worker not reported by then is given up
+    why: str = ""  # the rule that chose its place
     started_ns: int = 0  # when the first worker ran; 0 = none has
     stop: StopCause | None = None  # why the attempt must end; its workers are to be stopped
     stop_ordered: bool = False  # every worker not gone has been told in its present incarnation

@@ -47,6 +47,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         event.master_address,
         event.master_port,
         state.time_at + START_WINDOW_NS,
+        event.why,
     )
     if job.phase == "PENDING":
         cluster.dequeue(job)
