@@ -1,0 +1,46 @@
+# make demo | make up | make test | make check: everything else is for those who work on Muster.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo up test test-slow check bench clean
+
+help:
+	@echo "make demo       a gang of real processes, from submission to audit, on a cluster of simulated GPUs"
+	@echo "make up         the same cluster, left running for you"
+	@echo "make test       the tests"
+	@echo "make test-slow  long rounds of fault injection"
+	@echo "make check      formatting, lint, types, architecture"
+	@echo "make bench      measurements, as docs/performance.md shows them"
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Muster needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	@test -x $(BIN)/python || { echo "setting up $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing Muster and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+up: $(STAMP)
+	@$(BIN)/muster up --simulate 2x8xA100-80GB
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+test-slow: $(STAMP)
+	@$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
