@@ -1,12 +1,12 @@
 """Free room: what is left of each node after the live claims, indexed so that a placement looks at few nodes.
 
-Nodes of one fabric and one device model form a pool; a pool keeps its nodes on shelves by their number of idle
-devices, each shelf in order of node name. Everything here is computed from inventories and live claims and can be
-rebuilt at any time; nothing of it is stored.
+Nodes with devices of one model form a pool, and so do those of one model and fabric. A pool keeps its nodes on
+shelves by their number of idle devices, each shelf in order of node name. Everything here is computed from
+inventories and live claims and can be rebuilt at any time; nothing of it is stored.
 """
 
 from bisect import bisect_left, insort
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from muster.core.resources import WHOLE_COMPUTE, Demand, device_claim_mib
 from muster.events.types import Inventory
@@ -33,6 +33,7 @@ class NodeRoom:
         "idle",
         "inventory",
         "memory_mib",
+        "most_of_a_model",
         "shared",
     )
 
@@ -47,6 +48,7 @@ class NodeRoom:
         for device in inventory.devices:
             self.idle.setdefault(device.model, []).append(device.index)
         self.shared: set[int] = set()
+        self.most_of_a_model = max((len(devices) for devices in self.idle.values()), default=0)
 
     def fits_device(self, index: int, demand: Demand) -> bool:
         """Whether a device has the memory and the compute left that the demand asks of each device."""
@@ -88,15 +90,14 @@ class NodeRoom:
 
 
 class Pool:
-    """The available nodes of one fabric that have devices of one model."""
+    """The available nodes that have devices of one model: those of one fabric, or all (`fabric` "*")."""
 
-    __slots__ = ("fabric", "idle_devices", "model", "shared", "shelves")
+    __slots__ = ("fabric", "idle_devices", "model", "shelves")
 
     def __init__(self, fabric: str, model: str) -> None:
         self.fabric = fabric
         self.model = model
         self.shelves: list[list[str]] = [[]]
-        self.shared: list[str] = []
         self.idle_devices = 0
 
     def put(self, name: str, idle: int) -> None:
@@ -118,20 +119,24 @@ class Capacity:
 
     def __init__(self) -> None:
         self.rooms: Final[dict[str, NodeRoom]] = {}
-        self.pools: Final[dict[tuple[str, str], Pool]] = {}
-        self.ordered_pools: list[Pool] = []
+        self.pools: Final[dict[tuple[str, str], Pool]] = {}  # by model and fabric, in that order
+        self.models: Final[dict[str, Pool]] = {}  # by model, over all fabrics, in order
+        self.largest = 0  # most devices of one model on a node
         self.by_cpus: Final[list[tuple[int, str]]] = []
         self.ports: Final[dict[str, set[int]]] = {}
 
     def set_node(self, name: str, inventory: Inventory) -> NodeRoom:
         """Put a node, with nothing claimed and not available, in place of what was known under its name."""
         self.set_available(name, available=False)
+        old = self.rooms.get(name)
         room = self.rooms[name] = NodeRoom(inventory)
+        if old is None or old.most_of_a_model < self.largest:
+            self.largest = max(self.largest, room.most_of_a_model)
+        else:
+            self.largest = max(room.most_of_a_model for room in self.rooms.values())
         for model in room.idle:
-            key = (inventory.fabric, model)
-            if key not in self.pools:
-                self.pools[key] = Pool(*key)
-                self.ordered_pools = [self.pools[key] for key in sorted(self.pools, key=lambda key: (key[1], key[0]))]
+            _add(self.models, model, Pool("*", model))
+            _add(self.pools, (model, inventory.fabric), Pool(inventory.fabric, model))
         return room
 
     def set_available(self, name: str, *, available: bool) -> None:
@@ -168,19 +173,15 @@ class Capacity:
     def _shelve(self, name: str, room: NodeRoom) -> None:
         fabric = room.inventory.fabric
         for model, idle in room.idle.items():
-            pool = self.pools[fabric, model]
-            pool.put(name, len(idle))
-            if room.shared:
-                insort(pool.shared, name)
+            self.models[model].put(name, len(idle))
+            self.pools[model, fabric].put(name, len(idle))
         insort(self.by_cpus, (room.cpus, name))
 
     def _unshelve(self, name: str, room: NodeRoom) -> None:
         fabric = room.inventory.fabric
         for model, idle in room.idle.items():
-            pool = self.pools[fabric, model]
-            pool.take(name, len(idle))
-            if room.shared:
-                del pool.shared[bisect_left(pool.shared, name)]
+            self.models[model].take(name, len(idle))
+            self.pools[model, fabric].take(name, len(idle))
         del self.by_cpus[bisect_left(self.by_cpus, (room.cpus, name))]
 
     def free_port(self, node: str, job: int) -> int:
@@ -202,3 +203,15 @@ class Capacity:
     def give_port(self, address: str, port: int) -> None:
         """Let a port go."""
         self.ports.get(address, set()).discard(port)
+
+
+_Key = TypeVar("_Key", str, tuple[str, str])
+
+
+def _add(pools: dict[_Key, Pool], key: _Key, pool: Pool) -> None:
+    """Add a pool under a new key, keeping the keys in order."""
+    if key not in pools:
+        pools[key] = pool
+        in_order = sorted(pools.items(), key=lambda item: item[0])
+        pools.clear()
+        pools.update(in_order)

@@ -242,7 +242,7 @@ def _allocation(cluster: Cluster, job: Job) -> AllocationStep:
 
 
 def _idle_devices(room: Capacity, demand: Demand) -> int:
-    return sum(pool.idle_devices for pool in room.ordered_pools if not demand.models or pool.model in demand.models)
+    return sum(pool.idle_devices for pool in room.models.values() if not demand.models or pool.model in demand.models)
 
 
 def _what_is_missing(cluster: Cluster, room: Capacity, demand: Demand, idle: int) -> str:

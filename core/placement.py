@@ -1,13 +1,13 @@
 """Where a gang goes: best fit, all or none.
 
 Rules, in order. One node where one will do: the node with the fewest idle devices that still fits (ties: model, then
-fabric, then node name). Several nodes: one model, on one named fabric unless the job waives the link; as few nodes
+node name). Several nodes: one model, on one named fabric unless the job waives the link; as few nodes
 as can be; an even split where one exists on that number of nodes. Inside a node: devices already shared first
 (for shares), then the lowest numbers.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from muster.core.capacity import Capacity, NodeRoom, Pool, Share
@@ -27,13 +27,12 @@ def place(capacity: Capacity, demand: Demand, excluded: frozenset[str] = frozens
     """Where the demand goes now, or None where it does not fit."""
     if not demand.gpus:
         return _place_without_devices(capacity, demand, excluded)
-    largest = max((len(pool.shelves) - 1 for pool in capacity.ordered_pools), default=0)
     nodes = demand.nodes
-    if nodes == 1 or (nodes is None and demand.gpus <= largest) or (nodes != 1 and not isinstance(nodes, int)):
-        single = _place_on_one(capacity, demand, excluded)
-        if single is not None or nodes == 1 or (nodes is None and demand.gpus <= largest):
-            return single
-    return _place_on_several(capacity, demand, excluded)
+    if isinstance(nodes, int) and nodes > 1:
+        return _place_on_several(capacity, demand, excluded)
+    one_must_do = nodes == 1 or (nodes is None and demand.gpus <= capacity.largest)
+    single = _place_on_one(capacity, demand, excluded) if demand.gpus <= capacity.largest else None
+    return single if single is not None or one_must_do else _place_on_several(capacity, demand, excluded)
 
 
 def admits(room: NodeRoom, name: str, demand: Demand, excluded: frozenset[str]) -> bool:
@@ -46,10 +45,8 @@ def admits(room: NodeRoom, name: str, demand: Demand, excluded: frozenset[str]) 
     return True
 
 
-def _matching(capacity: Capacity, demand: Demand) -> list[Pool]:
-    if not demand.models:
-        return capacity.ordered_pools
-    return [pool for pool in capacity.ordered_pools if pool.model in demand.models]
+def _of_models(pools: Iterable[Pool], demand: Demand) -> Iterable[Pool]:
+    return [pool for pool in pools if pool.model in demand.models] if demand.models else pools
 
 
 def _candidates(
@@ -77,7 +74,7 @@ def _share(capacity: Capacity, pool: Pool, demand: Demand, name: str, devices: i
 
 def _place_on_one(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
     best: tuple[int, Pool, str] | None = None
-    for pool in _matching(capacity, demand):
+    for pool in _of_models(capacity.models.values(), demand):
         name = next(_candidates(capacity, pool, demand, excluded, demand.gpus, 1), None)
         if name is None:
             continue
@@ -94,7 +91,7 @@ def _place_on_one(capacity: Capacity, demand: Demand, excluded: frozenset[str]) 
 
 def _place_on_several(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
     groups: dict[str, list[Pool]] = {}
-    for pool in _matching(capacity, demand):
+    for pool in _of_models(capacity.pools.values(), demand):
         if not demand.linked:
             groups.setdefault(pool.model, []).append(pool)
         elif pool.fabric:
