@@ -1,0 +1,180 @@
+"""The command line against a running server: what it prints, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_harness import Background, FakeOutputs, Harness
+from click.testing import CliRunner, Result
+
+from muster.api.cli import main
+
+
+@pytest.fixture
+def muster(server: Background) -> Iterator[Any]:
+    server.do(lambda harness: harness.add_node("node-1"))
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), env={"MUSTER_SERVER": server.harness.url}, catch_exceptions=False)
+
+    return call
+
+
+async def _run_to_end(harness: Harness, job: int, code: int) -> None:
+    await harness.decide()
+    await harness.start(job)
+    await harness.end(job, code)
+
+
+def test_submit_prints_the_job(muster: Any) -> None:
+    result = muster("submit", "--gpus", "2", "--name", "x", "--", "python", "train.py", "--fast")
+    assert (result.exit_code, result.output) == (0, "job 2\n")
+    job = json.loads(muster("show", "2", "--json").output)
+    assert job["spec"]["command"] == ["python", "train.py", "--fast"]
+    assert job["spec"]["workdir"] == os.getcwd()  # noqa: PTH109
+
+
+def test_a_toml_file_with_flags_on_top(muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('name = "a"\ncommand = "echo hi"\ngpus = 1\n[gpu]\nmemory = "40GiB"\n')
+    assert muster("submit", "--name", "b", "--gpu-compute", "0.5", str(file)).exit_code == 0
+    spec = json.loads(muster("show", "2", "--json").output)["spec"]
+    assert (spec["name"], spec["gpu"]) == ("b", {"memory": 40960, "compute": 0.5})
+
+
+def test_a_script_with_its_wishes_in_it(muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text('#!/bin/sh\n#MUSTER gpus = 3\n#MUSTER gpu.memory = "20GiB"\necho "$1"\n')
+    assert muster("submit", str(file), "hello").exit_code == 0
+    spec = json.loads(muster("show", "2", "--json").output)["spec"]
+    assert (spec["gpus"], spec["gpu"]["memory"], spec["name"]) == (3, 20480, "train")
+    assert subprocess.run(spec["command"], capture_output=True, check=True).stdout == b"hello\n"
+
+
+def test_a_broken_file_is_told_with_its_line(muster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text("#!/bin/sh\n\n#MUSTER gpus = = 3\n")
+    result = muster("submit", str(file))
+    assert result.exit_code == 2
+    assert "line 3" in result.stderr
+
+
+def test_only_named_variables_are_passed_on(muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANTED", "yes")
+    monkeypatch.setenv("UNWANTED", "no")
+    muster("submit", "--gpus", "1", "--env", "WANTED", "--env", "SET=1", "--", "true")
+    assert json.loads(muster("show", "2", "--json").output)["spec"]["env"] == {"WANTED": "yes", "SET": "1"}
+
+
+def test_the_queue_is_a_table(muster: Any, server: Background) -> None:
+    muster("submit", "--gpus", "8", "--name", "big", "--", "true")
+    server.do(lambda harness: harness.decide())
+    muster("submit", "--gpus", "1", "--name", "small", "--", "true")
+    titles, big, small = muster("queue").output.splitlines()
+    assert titles.split() == ["JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "ELAPSED", "NODES", "WHY"]
+    assert big.split()[:2] == ["2", "STARTING(CF)"]
+    assert small.split()[1] == "PENDING(PD)"
+    assert "0 are idle" in small
+
+
+def test_at_runs_a_command_in_the_past(muster: Any, server: Background) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    server.do(lambda harness: _run_to_end(harness, 2, 0))
+    assert len(muster("queue").output.splitlines()) == 1
+    assert "PENDING(PD)" in muster("at", "2", "queue").output
+    assert json.loads(muster("at", "2", "show", "2", "--json").output)["state"] == "PENDING"
+    assert muster("at", "-3650d", "queue").exit_code == 2
+    assert muster("at", "2", "submit", "--", "true").exit_code == 2
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_wait_and_run_end_with_the_jobs_code(muster: Any, server: Background, code: int) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    assert muster("wait", "2", "--timeout", "0").exit_code == 124
+    server.do(lambda harness: _run_to_end(harness, 2, code))
+    assert muster("wait", "2").exit_code == code
+
+
+def test_exit_codes(muster: Any) -> None:
+    assert muster("show", "99").exit_code == 3
+    assert muster("nodes", "node-9").exit_code == 3
+    assert muster("submit", "--gpus", "64", "--", "true").exit_code == 6
+    assert muster("submit", "--gpus", "64", "--wait-for-capacity", "--", "true").exit_code == 0
+    assert muster("submit", "--gpus", "-1", "--", "true").exit_code == 2
+    assert muster("submit").exit_code == 2
+    assert muster("submit", "--key", "k", "--gpus", "1", "--", "true").exit_code == 0
+    assert muster("submit", "--key", "k", "--gpus", "1", "--", "true").exit_code == 0
+    assert muster("submit", "--key", "k", "--gpus", "2", "--", "true").exit_code == 4
+
+
+def test_a_refusal_names_the_field_and_the_next_step(muster: Any) -> None:
+    result = muster("submit", "--gpus", "64", "--", "true")
+    assert "/gpus: asks for 64; the whole cluster has 8" in result.stderr
+    assert "--wait-for-capacity" in result.stderr
+
+
+def test_cancelling_what_has_ended_is_a_conflict(muster: Any, server: Background) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    server.do(lambda harness: _run_to_end(harness, 2, 0))
+    assert muster("cancel", "2").exit_code == 4
+
+
+def test_logs_go_to_stdout(muster: Any, server: Background) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    outputs = server.harness.outputs
+    assert isinstance(outputs, FakeOutputs)
+    outputs.texts[2, 1, 0] = b"one\ntwo\n"
+    server.do(lambda harness: _run_to_end(harness, 2, 0))
+    assert muster("logs", "2").output == "one\ntwo\n"
+    assert muster("logs", "-f", "2").output == "one\ntwo\n"
+
+
+def test_events_state_nodes_explain_audit(muster: Any, server: Background) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    server.do(lambda harness: _run_to_end(harness, 2, 0))
+    kinds = [line.split()[2] for line in muster("events", "--job", "2").output.splitlines()]
+    assert kinds == ["JobSubmitted", "JobAllocated", "StartWorker", "WorkerStarted", "WorkerExited"]
+    assert "A100-80GB" in muster("nodes").output
+    assert "GPU-node-1-7" in muster("nodes", "node-1").output
+    assert "1 ready" in muster("state").output.replace("ready 1", "1 ready")
+    assert muster("cordon", "node-1", "--reason", "fan").output == "node-1 is cordoned\n"
+    assert muster("uncordon", "node-1").exit_code == 0
+    assert "COMPLETED" in muster("explain", "2").output
+    audit = muster("audit")
+    assert (audit.exit_code, audit.output.splitlines()[-1]) == (0, "clean: everything is as it must be")
+
+
+def test_text_from_outside_cannot_steer_the_terminal(muster: Any) -> None:
+    muster("submit", "--gpus", "1", "--name", "a\x1b[2Jb", "--", "true")
+    for command in (("queue",), ("show", "2"), ("events",)):
+        assert "\x1b" not in muster(*command).output
+
+
+def test_no_server_is_told_with_what_to_do() -> None:
+    result = CliRunner().invoke(main, ["queue", "--server", "http://127.0.0.1:9"])
+    assert result.exit_code == 69
+    assert "muster up" in result.stderr
+
+
+def test_a_client_command_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom muster.api.cli import main\n"
+        "main(['queue', '--server', 'http://127.0.0.1:9'], standalone_mode=False)"
+    )
+    heavy = "print(','.join(m for m in ('asyncio', 'aiohttp', 'nats', 'msgspec', 'sqlite3') if m in sys.modules))"
+    program = f"import sys\ntry:\n exec({code!r})\nexcept Exception as e:\n assert e.exit_code == 69, e\n{heavy}"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert found.stdout.strip() == ""
+
+
+def test_the_installed_program_runs(server: Background) -> None:
+    program = Path(sys.executable).with_name("muster")
+    found = subprocess.run(
+        [program, "nodes", "--server", server.harness.url], capture_output=True, check=True, text=True
+    )
+    assert found.stdout.splitlines()[0].startswith("NODE")
