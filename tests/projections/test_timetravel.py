@@ -1,0 +1,98 @@
+"""Past states: the same as folding from the start; moments as people write them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cluster_script import SECOND
+from log_maker import RandomCluster, fill, fold_of, log_of
+
+from muster.events.memory import MemoryLog
+from muster.projections.store import Store
+from muster.projections.timetravel import MomentError, TimeTravel, parse_time_ns, resolve_moment, state_at
+
+CLUSTER = RandomCluster(seed=11, entries=1500)
+ENTRIES = CLUSTER.entries
+MIRRORED = 1400
+NOW_NS = ENTRIES[-1].timestamp_ns + 100 * SECOND
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(tmp_path / "muster.db")
+    await fill(opened, ENTRIES[:MIRRORED], (300, 700, 1200))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return log_of(ENTRIES)
+
+
+async def test_every_past_state_equals_the_fold_from_the_start(store: Store, log: MemoryLog) -> None:
+    for sequence in (1, 2, 299, 300, 301, 650, 700, 701, 1199, 1200, 1399, 1400, 1401, 1500):
+        fold = await state_at(store, log, sequence)
+        assert fold.state_bytes() == fold_of(ENTRIES[:sequence]).state_bytes()
+    with pytest.raises(MomentError, match="ends at entry"):
+        await state_at(store, log, len(ENTRIES) + 1)
+
+
+async def test_asking_again_gives_the_kept_state_and_few_are_kept(store: Store, log: MemoryLog) -> None:
+    travel = TimeTravel(store, log, cached_states=2)
+    first = await travel.state_at(500)
+    await travel.state_at(600)
+    assert await travel.state_at(500) is first
+    await travel.state_at(700)
+    assert await travel.state_at(500) is first
+    assert (await travel.state_at(600)).cluster.state.sequence == 600
+    again = await travel.state_at(700)
+    assert again.cluster.state.sequence == 700
+    assert await travel.state_at(500) is not first
+
+
+async def test_moments_are_sequences_times_and_spans(store: Store, log: MemoryLog) -> None:
+    async def at(text: str) -> int:
+        return await resolve_moment(store, log, text, NOW_NS)
+
+    assert await at("1") == 1
+    assert await at("1450") == 1450
+    assert await at("-1s") == len(ENTRIES)
+    before = (NOW_NS - 2 * 3600 * SECOND, NOW_NS - 600 * SECOND)
+    assert await at("-2h") == sum(entry.timestamp_ns <= before[0] for entry in ENTRIES)
+    assert await at("-10m") == sum(entry.timestamp_ns <= before[1] for entry in ENTRIES)
+
+    # the script's clock begins 1,000 s after 1970 and grows by a millisecond an entry
+    assert await at("1970-01-01T00:16:40.001Z") == 1
+    assert await at("1970-01-01T00:16:40.002999999Z") == 2
+    assert await at("1970-01-01T01:16:40.003+01:00") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0", "before the first entry"),
+        ("1501000", "future"),
+        ("2999-01-01T00:00:00Z", "future"),
+        ("1970-01-01T00:16:40Z", "before the first entry"),
+        ("1969-12-31T23:59:59Z", "before the first entry"),
+        ("-99999d", "before the first entry"),
+        ("2026-13-01T00:00:00Z", "no time"),
+        ("2026-01-01T00:00:00", "no moment"),
+        ("2026-01-01", "no moment"),
+        ("yesterday", "no moment"),
+        ("", "no moment"),
+        ("-5", "no moment"),
+        ("1e3", "no moment"),
+        ("٣", "no moment"),
+    ],
+)
+async def test_what_is_no_moment_says_why(store: Store, log: MemoryLog, text: str, reason: str) -> None:
+    with pytest.raises(MomentError, match=reason):
+        await resolve_moment(store, log, text, NOW_NS)
+
+
+def test_times_are_read_to_the_nanosecond() -> None:
+    assert parse_time_ns("2001-09-09T01:46:40Z") == 1_000_000_000 * SECOND
+    assert parse_time_ns("2001-09-09 03:46:40.000000001+02:00") == 1_000_000_000 * SECOND + 1
+    assert parse_time_ns("now") is None
