@@ -61,7 +61,7 @@ class Worker(msgspec.Struct, gc=False):
     exit: ExitStatus | None = None
 
 
-class Attempt(msgspec.Struct):
+class Attempt(msgspec.Struct, gc=False):
     """One try at running a job. It is over when every worker is gone."""
 
     number: int
@@ -81,7 +81,7 @@ class Attempt(msgspec.Struct):
     over: bool = False  # every worker is gone and the cause may be retried: a pass decides
 
 
-class Job(msgspec.Struct):
+class Job(msgspec.Struct, gc=False):
     """One submission. `attempts` counts all tries, `tries` those that count against the limit."""
 
     id: int
@@ -108,7 +108,7 @@ class Stray(msgspec.Struct, frozen=True, gc=False):
     rank: int
 
 
-class Node(msgspec.Struct):
+class Node(msgspec.Struct, gc=False):
     """One machine under an agent. A silent one is suspect and keeps what it holds; `lost_at` is the logical time at
     which its lease has run out on both sides (0 = not running)."""
 

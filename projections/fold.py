@@ -8,7 +8,7 @@ the difference of the server's timestamps, at least 0 and at most 60 s, so that 
 import hashlib
 from collections.abc import Iterable
 from struct import Struct as Packer
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -32,7 +32,8 @@ _pack_place: Final = Packer(">QQ").pack
 _state_encoder: Final = msgspec.msgpack.Encoder()
 _state_decoder: Final = msgspec.msgpack.Decoder(State)
 _WRITERS: Final = WRITERS
-_blake2b: Final = hashlib.blake2b
+_decode_known: Final = codec.decode_known
+_new_link: Final = hashlib.blake2b(digest_size=CHAIN_BYTES).copy
 
 
 class SequenceGapError(Exception):
@@ -48,9 +49,17 @@ def next_chain(chain: bytes, entry: Entry) -> bytes:
     """The chain after an entry: BLAKE2b-128 over the chain before it, its sequence and timestamp (8 bytes each, big
     end first), its subject, a zero byte and its payload."""
     sequence, timestamp_ns, subject, payload = entry
-    return _blake2b(
-        b"%b%b%b\0%b" % (chain, _pack_place(sequence, timestamp_ns), subject.encode(), payload), digest_size=CHAIN_BYTES
-    ).digest()
+    link = _new_link()
+    link.update(chain + _pack_place(sequence, timestamp_ns) + subject.encode() + b"\0" + payload)
+    return link.digest()
+
+
+class _Subject(NamedTuple):
+    """What a subject says: its writer's class, the node of an agent's subject, and its bytes in the chain."""
+
+    writer: str
+    owner: str
+    link: bytes
 
 
 class Fold:
@@ -60,7 +69,8 @@ class Fold:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster: Final = cluster
         self.touched: set[int] = set()
-        self._subjects: dict[str, tuple[str, str]] = {}
+        self._subjects: dict[str, _Subject] = {}
+        self._sweep_at = (cluster.state.time_at // SWEEP_NS + 1) * SWEEP_NS  # logical: each whole minute
 
     @classmethod
     def empty(cls) -> "Fold":
@@ -76,58 +86,63 @@ class Fold:
         """The state in its canonical form: the same log gives the same bytes."""
         return _state_encoder.encode(self.cluster.state)
 
-    def apply_all(self, entries: Iterable[Entry]) -> None:
-        """Apply entries in order."""
-        apply = self.apply
-        for entry in entries:
-            apply(entry)
-
     def apply(self, entry: Entry) -> None:
         """Apply the next entry. Raises SequenceGapError where it is not the next, and nothing else."""
-        state = self.cluster.state
-        sequence, timestamp_ns, subject, payload = entry
-        if sequence != state.sequence + 1:
-            raise SequenceGapError(state.sequence + 1, sequence)
-        state.chain = next_chain(state.chain, entry)
-        state.sequence = sequence
-        elapsed_ns = timestamp_ns - state.timestamp_ns
-        state.timestamp_ns = timestamp_ns
-        if elapsed_ns > 0 and sequence > 1:
-            before = state.time_at
-            state.time_at = before + (min(LONGEST_STEP_NS, elapsed_ns))
-            if before // SWEEP_NS != state.time_at // SWEEP_NS:
-                job_rules.forget_old(self.cluster)
-        writer, owner = self._subjects.get(subject) or self._classify(subject)
-        if writer == "command":
-            return
-        if writer == "decision":
-            state.fence = sequence
-        try:
-            event = codec.decode_known(payload)
-        except msgspec.MsgspecError:
-            self._apply_old(writer, owner, payload)
-            return
-        refusal = self._apply_event(writer, owner, event)
-        if refusal is not None:
-            self._refuse(refusal)
+        self.apply_all((entry,))
 
-    def _classify(self, subject: str) -> tuple[str, str]:
+    def apply_all(self, entries: Iterable[Entry]) -> None:
+        """Apply entries in order. Raises SequenceGapError at the first that is not the next. The one loop that every
+        replay goes through: what it does for each entry is written out in it."""
+        state = self.cluster.state
+        subjects = self._subjects
+        for sequence, timestamp_ns, subject, payload in entries:
+            if sequence != state.sequence + 1:
+                raise SequenceGapError(state.sequence + 1, sequence)
+            known = subjects.get(subject) or self._classify(subject)
+            writer, owner, subject_link = known
+            link = _new_link()
+            link.update(state.chain + _pack_place(sequence, timestamp_ns) + subject_link + payload)
+            state.chain = link.digest()
+            state.sequence = sequence
+            elapsed_ns = timestamp_ns - state.timestamp_ns
+            state.timestamp_ns = timestamp_ns
+            if elapsed_ns > 0 and sequence > 1:
+                state.time_at += elapsed_ns if elapsed_ns < LONGEST_STEP_NS else LONGEST_STEP_NS
+                if state.time_at >= self._sweep_at:
+                    self._sweep()
+            if writer == "command":
+                continue
+            if writer == "decision":
+                state.fence = sequence
+            try:
+                event = _decode_known(payload)
+            except msgspec.MsgspecError:
+                refusal = self._apply_old(writer, owner, payload)
+            else:
+                refusal = self._apply_event(writer, owner, event)
+            if refusal is not None:
+                self._refuse(refusal)
+
+    def _sweep(self) -> None:
+        job_rules.forget_old(self.cluster)
+        self._sweep_at = (self.cluster.state.time_at // SWEEP_NS + 1) * SWEEP_NS
+
+    def _classify(self, subject: str) -> _Subject:
         writer, _, rest = subject.partition(".")[2].partition(".")
-        found = self._subjects[subject] = (writer, rest.partition(".")[0] if writer == "node" else "")
+        owner = rest.partition(".")[0] if writer == "node" else ""
+        found = self._subjects[subject] = _Subject(writer, owner, subject.encode() + b"\0")
         return found
 
-    def _apply_old(self, writer: str, owner: str, payload: bytes) -> None:
+    def _apply_old(self, writer: str, owner: str, payload: bytes) -> str | None:
+        state = self.cluster.state
         try:
             event = codec.decode(payload)
         except codec.UnknownEventError as error:
-            self.cluster.state.unknown_since = self.cluster.state.unknown_since or self.cluster.state.sequence
-            self._refuse(str(error))
+            state.unknown_since = state.unknown_since or state.sequence
+            return str(error)
         except codec.UnreadableEventError as error:
-            self._refuse(f"unreadable: {error}"[:500])
-        else:
-            refusal = self._apply_event(writer, owner, event)
-            if refusal is not None:
-                self._refuse(refusal)
+            return f"unreadable: {error}"[:500]
+        return self._apply_event(writer, owner, event)
 
     def _refuse(self, reason: str) -> None:
         state = self.cluster.state
