@@ -107,7 +107,7 @@ class Fold:
             elapsed_ns = timestamp_ns - state.timestamp_ns
             state.timestamp_ns = timestamp_ns
             if elapsed_ns > 0 and sequence > 1:
-                state.time_at += elapsed_ns if elapsed_ns < LONGEST_STEP_NS else LONGEST_STEP_NS
+                state.time_at += min(LONGEST_STEP_NS, elapsed_ns)
                 if state.time_at >= self._sweep_at:
                     self._sweep()
             if writer == "command":
