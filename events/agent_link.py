@@ -1,0 +1,139 @@
+"""An agent's way to the log: its reports, its commands, its telemetry and the questions to it, in one object.
+
+Rules: it needs no more than its own node's credential permits. It reads commands through a consumer with its node's
+subject as the filter, and believes a duplicate only after reading back its own subject in the same way.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Generic
+
+from muster.events.append import Appender
+from muster.events.asks import MemoryAsks, NatsAsks, Q
+from muster.events.beats import MemoryTelemetry, NatsTelemetry
+from muster.events.connection import Connection, NoAnswerError
+from muster.events.credentials import command_consumer, log_stream, readback_consumer
+from muster.events.log import Ack, Entry, LogUnavailableError, Message
+from muster.events.memory import MemoryLog
+from muster.events.pull import Pull, PullLostError
+from muster.events.subjects import DEFAULT_PREFIX
+from muster.events.telemetry import GpuSampled, Heartbeat
+
+RETRY_S: Final = 0.1
+READ_BACK_S: Final = 10.0
+
+_logger: Final = logging.getLogger("muster.events.agent_link")
+
+
+async def commands(
+    connection: Connection, node: str, after_sequence: int, prefix: str = DEFAULT_PREFIX
+) -> AsyncIterator[list[Entry]]:
+    """A node's commands after a sequence, in order, in chunks as they come, for ever; goes on after a restart of the
+    broker. One reader a node: a second one takes over from the first."""
+    while True:
+        try:
+            async with Pull(
+                connection,
+                log_stream(prefix),
+                after_sequence + 1,
+                subject=f"{prefix}.command.{node}",
+                name=command_consumer(node),
+            ) as pull:
+                while True:
+                    taken = await pull.take()
+                    after_sequence = taken[-1].sequence
+                    yield taken
+        except PullLostError as error:
+            _logger.info("commands of %s go on after entry %d: %s", node, after_sequence, error)
+            await asyncio.sleep(RETRY_S)
+
+
+class NatsAgentLink(Generic[Q]):
+    """The link of one node's agent. `question` is the type of the questions it answers."""
+
+    def __init__(self, connection: Connection, node: str, question: type[Q], prefix: str = DEFAULT_PREFIX) -> None:
+        self.prefix = prefix
+        self._connection = connection
+        self._node = node
+        self._question = question
+        self._reading_back = asyncio.Lock()
+        self._appender = Appender(connection, log_stream(prefix), prefix, self._read_back)
+        self._telemetry = NatsTelemetry(connection, prefix)
+        self._asks = NatsAsks(connection, prefix)
+
+    async def append_batch(self, messages: Sequence[Message], timeout_s: float = 30.0) -> list[Ack]:
+        """Append reports, in order. See `Log.append_batch`."""
+        return await self._appender.append_batch(messages, timeout_s)
+
+    def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        """The node's commands after sequence `after`. See `commands`."""
+        return commands(self._connection, node, after, self.prefix)
+
+    async def beat(self, beat: Heartbeat) -> bool:
+        """Publish a beat; whether the broker acknowledged it."""
+        return await self._telemetry.beat(beat)
+
+    async def sample(self, sample: GpuSampled) -> None:
+        """Publish the devices' samples. Raises LogUnavailableError."""
+        await self._telemetry.sample(sample)
+
+    async def serve_asks(self, node: str, answer: Callable[[Q], AsyncIterator[bytes]]) -> None:
+        """Answer questions until cancelled. Raises LogUnavailableError where it cannot begin."""
+        try:
+            await self._asks.serve(node, self._question, answer)
+        except NoAnswerError as error:
+            raise LogUnavailableError(str(error)) from None
+
+    async def _read_back(self, sequence: int) -> Entry | None:
+        try:
+            async with (
+                self._reading_back,
+                asyncio.timeout(READ_BACK_S),
+                Pull(
+                    self._connection,
+                    log_stream(self.prefix),
+                    sequence,
+                    subject=f"{self.prefix}.node.{self._node}.>",
+                    name=readback_consumer(self._node),
+                ) as pull,
+            ):
+                entry = (await pull.take())[0]
+        except (PullLostError, TimeoutError) as error:
+            raise LogUnavailableError(f"entry {sequence} cannot be read back: {error}") from None
+        return entry if entry.sequence == sequence else None
+
+
+class MemoryAgentLink(Generic[Q]):
+    """The same on a log in memory."""
+
+    def __init__(self, log: MemoryLog, telemetry: MemoryTelemetry, asks: MemoryAsks, question: type[Q]) -> None:
+        self.prefix = log.prefix
+        self._log = log
+        self._telemetry = telemetry
+        self._asks = asks
+        self._question = question
+
+    async def append_batch(self, messages: Sequence[Message], timeout_s: float = 30.0) -> list[Ack]:
+        """See `NatsAgentLink.append_batch`."""
+        return await self._log.append_batch(messages, timeout_s)
+
+    async def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        """See `NatsAgentLink.commands`."""
+        subject = f"{self.prefix}.command.{node}"
+        async for chunk in self._log.tail(after + 1):
+            entries = [entry for entry in chunk if entry.subject == subject]
+            if entries:
+                yield entries
+
+    async def beat(self, beat: Heartbeat) -> bool:
+        """See `NatsAgentLink.beat`."""
+        return await self._telemetry.beat(beat)
+
+    async def sample(self, sample: GpuSampled) -> None:
+        """See `NatsAgentLink.sample`."""
+        await self._telemetry.sample(sample)
+
+    async def serve_asks(self, node: str, answer: Callable[[Q], AsyncIterator[bytes]]) -> None:
+        """See `NatsAgentLink.serve_asks`."""
+        await self._asks.serve(node, self._question, answer)

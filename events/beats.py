@@ -1,0 +1,182 @@
+"""Telemetry: beats and device samples, written by agents, read by schedulers. Never an input of decisions.
+
+Rules: every publish waits for its acknowledgement, because the broker drops a flood that asks for none in silence. A
+beat that arrives carries no time of the broker's; the last stored beat of a node does.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from muster.events.connection import ApiError, Connection, NoAnswerError, raise_for_error
+from muster.events.credentials import telemetry_stream
+from muster.events.log import LogUnavailableError
+from muster.events.pull import Pull, PullLostError
+from muster.events.subjects import DEFAULT_PREFIX
+from muster.events.telemetry import GpuSampled, Heartbeat
+
+ARRIVALS_LIMIT: Final = 65_536
+PUBLISH_TIMEOUT_S: Final = 2.0
+_ATTEMPTS: Final = 5
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_beat: Final = msgspec.json.Decoder(Heartbeat).decode
+
+
+class Beat(NamedTuple):
+    """A node's beat. `timestamp_ns` is the server's, 0 where it only just arrived."""
+
+    node: str
+    incarnation: str
+    timestamp_ns: int
+
+
+class Beats(Protocol):
+    """What is heard of the nodes."""
+
+    def arriving(self) -> AsyncIterator[Beat]:
+        """Beats as they arrive, for ever."""
+        ...
+
+    async def last(self) -> list[Beat]:
+        """Each node's last stored beat, by node. Raises LogUnavailableError."""
+        ...
+
+
+class Telemetry(Protocol):
+    """Where an agent's beats and samples go."""
+
+    async def beat(self, beat: Heartbeat) -> bool:
+        """Publish a beat; whether the broker acknowledged it."""
+        ...
+
+    async def sample(self, sample: GpuSampled) -> None:
+        """Publish the devices' samples. Raises LogUnavailableError."""
+        ...
+
+
+class NatsTelemetry:
+    """See `Telemetry`."""
+
+    def __init__(self, connection: Connection, prefix: str = DEFAULT_PREFIX) -> None:
+        self._connection = connection
+        self._prefix = prefix
+
+    async def beat(self, beat: Heartbeat) -> bool:
+        """See `Telemetry.beat`."""
+        try:
+            await self._publish(f"{self._prefix}.heartbeat.{beat.node}", _encode(beat))
+        except LogUnavailableError:
+            return False
+        return True
+
+    async def sample(self, sample: GpuSampled) -> None:
+        """See `Telemetry.sample`."""
+        await self._publish(f"{self._prefix}.gpu.{sample.node}", _encode(sample))
+
+    async def _publish(self, subject: str, payload: bytes) -> None:
+        try:
+            answer = await self._connection.request(subject, payload, timeout_s=PUBLISH_TIMEOUT_S)
+            raise_for_error(answer.payload)
+        except (ApiError, NoAnswerError) as error:
+            raise LogUnavailableError(f"{subject} was not acknowledged: {error}") from None
+
+
+class NatsBeats:
+    """See `Beats`."""
+
+    def __init__(self, connection: Connection, prefix: str = DEFAULT_PREFIX) -> None:
+        self._connection = connection
+        self._subject = f"{prefix}.heartbeat.*"
+        self._stream = telemetry_stream(prefix)
+
+    async def arriving(self) -> AsyncIterator[Beat]:
+        """See `Beats.arriving`. Raises LogUnavailableError where it cannot begin."""
+        arrived: deque[bytes] = deque(maxlen=ARRIVALS_LIMIT)
+        is_news = asyncio.Event()
+
+        def take(_subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
+            arrived.append(payload)
+            is_news.set()
+
+        try:
+            subscription = await self._connection.subscribe(self._subject, take)
+        except NoAnswerError as error:
+            raise LogUnavailableError(str(error)) from None
+        try:
+            while True:
+                await is_news.wait()
+                is_news.clear()
+                while arrived:
+                    beat = _beat_of(arrived.popleft(), 0)
+                    if beat is not None:
+                        yield beat
+        finally:
+            await self._connection.unsubscribe(subscription)
+
+    async def last(self) -> list[Beat]:
+        """See `Beats.last`."""
+        reason = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._read_last()
+            except PullLostError as error:
+                reason = str(error)
+        raise LogUnavailableError(f"the last beats cannot be read: {reason}")
+
+    async def _read_last(self) -> list[Beat]:
+        beats: dict[str, Beat] = {}
+        async with Pull(self._connection, self._stream, 1, subject=self._subject, policy="last_per_subject") as pull:
+            while pull.pending:
+                for entry in await pull.take():
+                    beat = _beat_of(entry.payload, entry.timestamp_ns)
+                    if beat is not None:
+                        beats[beat.node] = beat
+        return [beats[node] for node in sorted(beats)]
+
+
+class MemoryTelemetry:
+    """Beats and samples in memory: what is published arrives at every `arriving`. `clock` gives nanoseconds."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self.samples: dict[str, GpuSampled] = {}
+        self._clock = clock
+        self._last: dict[str, Beat] = {}
+        self._listeners: list[asyncio.Queue[Beat]] = []
+
+    async def beat(self, beat: Heartbeat) -> bool:
+        """See `Telemetry.beat`."""
+        self._last[beat.node] = Beat(beat.node, beat.incarnation, self._clock())
+        for listener in self._listeners:
+            listener.put_nowait(Beat(beat.node, beat.incarnation, 0))
+        return True
+
+    async def sample(self, sample: GpuSampled) -> None:
+        """See `Telemetry.sample`."""
+        self.samples[sample.node] = sample
+
+    async def arriving(self) -> AsyncIterator[Beat]:
+        """See `Beats.arriving`."""
+        listener: asyncio.Queue[Beat] = asyncio.Queue()
+        self._listeners.append(listener)
+        try:
+            while True:
+                yield await listener.get()
+        finally:
+            self._listeners.remove(listener)
+
+    async def last(self) -> list[Beat]:
+        """See `Beats.last`."""
+        return [self._last[node] for node in sorted(self._last)]
+
+
+def _beat_of(payload: bytes, timestamp_ns: int) -> Beat | None:
+    try:
+        beat = _decode_beat(payload)
+    except msgspec.MsgspecError:
+        return None
+    return Beat(beat.node, beat.incarnation, timestamp_ns)
