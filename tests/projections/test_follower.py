@@ -1,7 +1,9 @@
 """The follower: starts from what it has, folds at once, mirrors behind, and refuses what does not belong together."""
 
 import asyncio
+import os
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ from muster.projections.follower import Follower, FollowerStoppedError, StoreMis
 from muster.projections.mirror import Mirror, MirrorRow
 from muster.projections.mirror_writer import Batch, MirrorWriter
 from muster.projections.read_models import JobQuery
+from muster.projections.replay import fold_at
 from muster.projections.schema import StoreError
 from muster.projections.store import Store
 
@@ -195,6 +198,56 @@ async def test_entries_are_read_from_wherever_they_are(store: Store) -> None:
         await bare.wait_for(len(ENTRIES), DEADLINE_S)
         bare._recent.clear()
         assert await bare.read(5, 3) == ENTRIES[4:7]
+
+
+FOLLOWER = """
+import asyncio, sys
+from pathlib import Path
+from log_maker import RandomCluster, grow, log_of
+from muster.projections.follower import Follower
+from muster.projections.store import Store
+
+async def main():
+    store = await Store.open(Path(sys.argv[1]))
+    log = log_of([])
+    entries = RandomCluster(seed=31, entries=1500).entries
+    await grow(log, entries[: store.position + 1])
+    follower = Follower(log, store, snapshot_entries=100)
+    task = asyncio.create_task(follower.run())
+    for start in range(store.position + 1, len(entries), 20):
+        await grow(log, entries[start : start + 20])
+        await follower.wait_for(min(start + 20, len(entries)), 20)
+        print(store.position, flush=True)
+        await asyncio.sleep(0.01)
+    await task
+
+asyncio.run(main())
+"""
+
+
+async def test_a_follower_killed_at_any_moment_goes_on_from_its_store(tmp_path: Path) -> None:
+    path = tmp_path / "muster.db"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    for lines in (3, 17, 11):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FOLLOWER, str(path), stdout=asyncio.subprocess.PIPE, env=environment
+        )
+        assert process.stdout is not None
+        mirrored = [int(await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)) for _ in range(lines)][-1]
+        process.kill()
+        await process.communicate()
+        store = await Store.open(path)
+        assert store.position >= mirrored
+        with Mirror(path) as mirror:
+            assert fold_at(mirror, store.position).state_bytes() == state(ENTRIES[: store.position])
+        await store.close()
+    store = await Store.open(path)
+    assert 0 < store.position < len(ENTRIES)
+    follower = Follower(log_of(ENTRIES), store)
+    async with running(follower):
+        await follower.wait_for(len(ENTRIES), DEADLINE_S)
+    assert follower.fold.state_bytes() == state(ENTRIES)
+    await store.close()
 
 
 # -- what does not belong together ------------------------------------------------------------------------------
