@@ -124,7 +124,8 @@ class Agent:
                 if self._kill_jobs:
                     await self._workers.stop_all(settings.stop_grace_ms)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._outbox.flushed(), FLUSH_TIMEOUT_S)
+                        async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                            await self._outbox.flushed()
                 for task in tasks:
                     task.cancel()
         finally:
@@ -189,7 +190,8 @@ class Agent:
 
     async def _acknowledged(self, beat: Heartbeat) -> bool:
         try:
-            return await asyncio.wait_for(self._link.beat(beat), BEAT_TIMEOUT_MS / 1000)
+            async with asyncio.timeout(BEAT_TIMEOUT_MS / 1000):
+                return await self._link.beat(beat)
         except (LogError, OSError, TimeoutError) as error:
             logger.warning("a beat was not acknowledged: %s", error)
             return False
@@ -306,7 +308,8 @@ class Agent:
             await self.registered.wait()
             try:
                 used_mib = self._workers.used_mib()
-                devices = await asyncio.wait_for(asyncio.to_thread(self._devices.samples, used_mib), SAMPLE_TIMEOUT_S)
+                async with asyncio.timeout(SAMPLE_TIMEOUT_S):
+                    devices = await asyncio.to_thread(self._devices.samples, used_mib)
                 if devices:
                     await self._link.sample(GpuSampled(self._settings.node, self._incarnation, devices))
             except (LogError, OSError, TimeoutError) as error:

@@ -49,7 +49,8 @@ class Keepers:
         try:
             async with self._sending:
                 await asyncio.get_running_loop().sock_sendall(self._connected(), key.encode())
-            return await asyncio.wait_for(answer, START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                return await answer
         except (OSError, TimeoutError) as error:
             logger.warning("no keeper for %s: %s", key, error)
             return None

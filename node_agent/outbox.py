@@ -8,6 +8,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from muster.events import codec
@@ -40,7 +41,10 @@ class Outbox:
         self._id_prefix = id_prefix
         self._on_stored = on_stored
         self._count = 0
+        self._open = 0
         self._waiting: deque[_Report] = deque()
+        self._unkept: deque[_Report] = deque()
+        self._new = asyncio.Event()
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -58,11 +62,25 @@ class Outbox:
         await self._empty.wait()
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Journal and send, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._journal_all())
+            group.create_task(self._send_all())
+
+    async def _journal_all(self) -> None:
+        while True:
+            await self._new.wait()
+            self._new.clear()
+            reports = list(self._unkept)
+            self._unkept.clear()
+            await self._keep([report.message for report in reports])
+            self._waiting.extend(reports)
+            self._work.set()
+
+    async def _send_all(self) -> None:
         while True:
             await self._work.wait()
-            batch = [self._waiting[position] for position in range(min(len(self._waiting), BATCH_LIMIT))]
-            await self._keep([report.message for report in batch])
+            batch = list(islice(self._waiting, BATCH_LIMIT))
             sequences = await self._send(batch)
             for report in batch:
                 self._waiting.popleft()
@@ -73,13 +91,16 @@ class Outbox:
             await self._drop([report.message for report in batch])
             if not self._waiting:
                 self._work.clear()
+            self._open -= len(batch)
+            if self._open == 0:
                 self._empty.set()
 
     def _add(self, message: Message, event: NodeFact | None) -> "asyncio.Future[int]":
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Report(message, stored, event))
+        self._open += 1
+        self._unkept.append(_Report(message, stored, event))
         self._empty.clear()
-        self._work.set()
+        self._new.set()
         return stored
 
     async def _send(self, batch: list[_Report]) -> dict[str, int]:

@@ -22,7 +22,8 @@ Content = TypeVar("Content")
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What a keeper is to run, and what a later agent must know of it. `devices` are positions in the inventory."""
+    """What a keeper is to run, and what a later agent must know of it. `claims_mib`: device (position
+    in the inventory) → usable memory that the worker holds of it."""
 
     job: int
     attempt: int
@@ -34,8 +35,7 @@ class Ticket(msgspec.Struct, frozen=True):
     cgroup: str
     lease_path: str
     lease_deadline_ns: int
-    devices: list[int]
-    device_memory_mib: int
+    claims_mib: dict[int, int]
     compute: int
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
+from muster.events.types import Device, ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
 from muster.node_agent.keepers import Keepers, keeper_gone
 from muster.node_agent.launch import VisibleDevices, allocation_name, launch
@@ -119,8 +119,8 @@ class Workers:
         """Device memory claimed by live workers."""
         used: dict[int, int] = {}
         for worker in self.running():
-            for index in worker.ticket.devices:
-                used[index] = used.get(index, 0) + worker.ticket.device_memory_mib
+            for index, claim_mib in worker.ticket.claims_mib.items():
+                used[index] = used.get(index, 0) + claim_mib
         return used
 
     def acknowledged(self, key: Key) -> None:
@@ -157,9 +157,9 @@ class Workers:
         key = Key(command.job, command.attempt, command.rank)
         if key in self._workers:
             raise RefusalError("this worker is on the node already")
-        self._check_devices(command, inventory)
+        claims_mib = self._claims_mib(command, inventory)
         folder = self.folder_of(key)
-        ticket = self._ticket(command, folder, lease)
+        ticket = self._ticket(command, folder, lease, claims_mib)
         try:
             if folder.path.exists():
                 folder.remove()
@@ -171,7 +171,7 @@ class Workers:
         self._workers[key] = worker
         self._spawn(self._begin(worker))
 
-    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease) -> Ticket:
+    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease, claims_mib: dict[int, int]) -> Ticket:
         token = secrets.token_hex(8)
         plan = launch(command, self._settings.own_env, str(folder.path / "work"), token, self._settings.visible)
         leased = command.leased and lease.lease_ms > 0
@@ -187,27 +187,31 @@ class Workers:
             cgroup=f"{cgroup}/{allocation_name(command)}-{token}" if cgroup else "",
             lease_path=str(lease.path) if leased else "",
             lease_deadline_ns=lease.deadline_ns if leased else 0,
-            devices=[device.index for device in command.devices],
-            device_memory_mib=command.device_memory_mib,
+            claims_mib=claims_mib,
             compute=command.compute,
         )
 
-    def _check_devices(self, command: StartWorker, inventory: Inventory) -> None:
-        """The scheduler never books a device twice; should it ever, it ends here."""
+    def _claims_mib(self, command: StartWorker, inventory: Inventory) -> dict[int, int]:
+        """What the worker will hold of each device. The scheduler books no device twice; should it ever, it ends here:
+        raises RefusalError."""
         used_mib = self.used_mib()
         compute: dict[int, int] = {}
         for worker in self.running():
-            for index in worker.ticket.devices:
+            for index in worker.ticket.claims_mib:
                 compute[index] = compute.get(index, 0) + worker.ticket.compute
         devices = {device.index: device for device in inventory.devices}
+        claims_mib: dict[int, int] = {}
         for binding in command.devices:
             device = devices.get(binding.index)
             if device is None or device.uuid != binding.uuid:
                 raise RefusalError(f"device {binding.index} is not {binding.uuid} here")
+            claim_mib = claimed_mib(device, command.device_memory_mib)
             free_mib = device.memory_mib - used_mib.get(binding.index, 0)
             free_compute = FULL_COMPUTE - compute.get(binding.index, 0)
-            if command.device_memory_mib > free_mib or command.compute > free_compute:
+            if claim_mib > free_mib or command.compute > free_compute:
                 raise RefusalError(f"device {binding.index} is held by a worker that still lives")
+            claims_mib[binding.index] = claim_mib
+        return claims_mib
 
     async def _begin(self, worker: Worker) -> None:
         for _ in range(START_TRIES):
@@ -338,6 +342,13 @@ class Workers:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a worker is followed no more", exc_info=task.exception())
+
+
+def claimed_mib(device: Device, asked_mib: int) -> int:
+    """Usable memory that a nominal `asked_mib` (0 = the whole device) holds: half the nominal is half of the usable."""
+    if asked_mib == 0 or device.memory_mib <= asked_mib <= device.nominal_mib:
+        return device.memory_mib
+    return asked_mib * device.memory_mib // max(device.nominal_mib, 1)
 
 
 def worker_cgroups() -> str:
