@@ -11,15 +11,17 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from muster.core.cluster import SECOND_NS
 from muster.core.decide import decide, next_time
 from muster.core.order import ENGINE_VERSION, POLICY
 from muster.events import codec
 from muster.events import types as t
+from muster.events.beats import Beats
+from muster.events.lease import Lease
 from muster.events.log import AppendRefusedError, Log, LogError, Message
 from muster.events.subjects import CLUSTER_QUEUE, subject_of
 from muster.projections.follower import Follower
@@ -35,44 +37,6 @@ CLOCK_REST_NS: Final = 60 * SECOND_NS
 """Most time without an entry while something waits on time."""
 
 logger: Final = logging.getLogger(__name__)
-
-
-class Beat(NamedTuple):
-    """A node's last beat; `timestamp_ns` is the server's, 0 where it only just arrived."""
-
-    node: str
-    incarnation: str
-    timestamp_ns: int
-
-
-class Lease(Protocol):
-    """Who may stand for leader."""
-
-    renew_s: float
-
-    async def try_acquire(self) -> bool:
-        """Take it, if nobody holds it."""
-        ...
-
-    async def renew(self) -> bool:
-        """Keep it; False where it is lost."""
-        ...
-
-    async def release(self) -> None:
-        """Give it up."""
-        ...
-
-
-class Beats(Protocol):
-    """What is heard of the nodes."""
-
-    def arriving(self) -> AsyncIterator[Beat]:
-        """Beats as they arrive."""
-        ...
-
-    async def last(self) -> list[Beat]:
-        """Each node's last stored beat."""
-        ...
 
 
 class _TermEndedError(Exception):
@@ -113,6 +77,8 @@ class Scheduler:
                 await self._lease.release()
 
     async def _acquire(self) -> bool:
+        if self._follower.fold.cluster.state.unknown_since:
+            return False
         try:
             return await self._lease.try_acquire()
         except LogError as error:
