@@ -38,6 +38,7 @@ from muster.events.subjects import DEFAULT_PREFIX
 LOOPBACK: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 20.0
+LOCK_TIMEOUT_S: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.02
 
@@ -177,7 +178,7 @@ class Broker:
         if self._lock is not None:
             return
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = asyncio.get_running_loop().time() + min(timeout_s, 5.0)
+        deadline = asyncio.get_running_loop().time() + min(timeout_s, LOCK_TIMEOUT_S)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

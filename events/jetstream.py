@@ -15,14 +15,12 @@ from muster.events.connection import ApiError, Connection, NoAnswerError
 from muster.events.credentials import log_stream
 from muster.events.log import Ack, Entry, LogUnavailableError, LogUsage, Message
 from muster.events.pull import Pull, PullLostError
-from muster.events.reading import DIRECT_BATCH, read_direct, read_entry, read_leader
+from muster.events.reading import ANSWER_TIMEOUT_S, DIRECT_BATCH, RETRY_S, read_direct, read_entry, read_leader
 from muster.events.streams import check_log
 from muster.events.subjects import DEFAULT_PREFIX, fence_filter
 from muster.events.wire import format_time_ns
 
 CHUNK_LIMIT: Final = 1000
-RETRY_S: Final = 0.05
-ANSWER_TIMEOUT_S: Final = 15.0
 
 _logger: Final = logging.getLogger("muster.events.jetstream")
 

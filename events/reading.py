@@ -4,6 +4,7 @@ Rules: a bulk read may come from a replica that lags or has rotted, so its answe
 gap; what is missing is read from the stream's leader. Only the leader's answer that an entry is not there counts.
 """
 
+import asyncio
 import base64
 from typing import Any, Final
 
@@ -14,8 +15,9 @@ from muster.events.log import Entry, LogUnavailableError, MissingEntryError
 from muster.events.wire import header, parse_time_ns, status_of
 
 DIRECT_BATCH: Final = 1000
+ANSWER_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 0.05
 _NO_MESSAGE: Final = 10037
-_READ_ATTEMPTS: Final = 4
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -36,8 +38,8 @@ class _Stored(msgspec.Struct):
 async def read_leader(connection: Connection, stream: str, query: dict[str, Any]) -> StoredMessage | None:
     """What the stream's leader has for a query (`seq`, `last_by_subj`, or `next_by_subj` with `seq`); None where it
     has nothing. Raises LogUnavailableError."""
-    reason = ""
-    for _ in range(_READ_ATTEMPTS):
+    deadline = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+    while True:
         try:
             answer = await connection.api(f"STREAM.MSG.GET.{stream}", query, timeout_s=2.0)
         except ApiError as error:
@@ -47,11 +49,17 @@ async def read_leader(connection: Connection, stream: str, query: dict[str, Any]
         except NoAnswerError as error:
             reason = str(error)
         else:
-            stored = msgspec.convert(answer["message"], _Stored)
-            headers = base64.b64decode(stored.hdrs)
-            entry = Entry(stored.seq, parse_time_ns(stored.time), stored.subject, base64.b64decode(stored.data))
-            return StoredMessage(entry, header(headers, b"Nats-Msg-Id").decode())
-    raise LogUnavailableError(f"cannot read {stream}: {reason}")
+            return _stored_of(answer["message"])
+        if asyncio.get_running_loop().time() > deadline:
+            raise LogUnavailableError(f"cannot read {stream}: {reason}")
+        await asyncio.sleep(RETRY_S)
+
+
+def _stored_of(message: dict[str, Any]) -> StoredMessage:
+    stored = msgspec.convert(message, _Stored)
+    headers = base64.b64decode(stored.hdrs)
+    entry = Entry(stored.seq, parse_time_ns(stored.time), stored.subject, base64.b64decode(stored.data))
+    return StoredMessage(entry, header(headers, b"Nats-Msg-Id").decode())
 
 
 async def read_entry(connection: Connection, stream: str, sequence: int) -> Entry:

@@ -1,22 +1,18 @@
 """Logs of each kind, each on its own broker (one takes a twentieth of a second, three a third)."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from log_cases import SMALL, Connect
 
 from muster.events.broker import Broker, BrokerCluster
 from muster.events.connection import Connection
 from muster.events.jetstream import JetStreamLog
 from muster.events.log import Log
 from muster.events.memory import MemoryLog
-from muster.events.streams import StreamLimits, set_up
-
-MIB = 1 << 20
-SMALL = StreamLimits(log_max_bytes=256 * MIB, telemetry_max_bytes=16 * MIB)
-
-Connect = Callable[[str], Awaitable[Connection]]
+from muster.events.streams import set_up
 
 
 @asynccontextmanager

@@ -1,47 +1,11 @@
 """What every log promises, asked of each implementation: in memory, on one broker, on three."""
 
 import asyncio
-from contextlib import aclosing
 
 import pytest
+from log_cases import SUBMISSION, bodies, decision, fact, follow
 
-from muster.events.log import (
-    AppendRefusedError,
-    DuplicateConflictError,
-    Entry,
-    Log,
-    Message,
-)
-
-SUBMISSION = "muster.submission.default"
-DECISION = "muster.decision.default.job-allocated"
-COMMAND = "muster.command.node-1"
-
-
-def fact(number: int, body: str = "") -> Message:
-    return Message(SUBMISSION, (body or f"fact {number}").encode(), f"fact-{number}")
-
-
-def decision(number: int, commands: int = 1) -> list[Message]:
-    return [
-        Message(DECISION, f"decision {number}".encode(), f"decision-{number}"),
-        *(Message(COMMAND, f"command {number}.{i}".encode(), f"command-{number}-{i}") for i in range(commands)),
-    ]
-
-
-def bodies(entries: list[Entry]) -> list[str]:
-    return [entry.payload.decode() for entry in entries]
-
-
-async def follow(log: Log, first: int, count: int) -> list[Entry]:
-    """The next `count` entries from the tail."""
-    entries: list[Entry] = []
-    async with asyncio.timeout(20), aclosing(log.tail(first)) as chunks:  # type: ignore[type-var]
-        async for chunk in chunks:
-            entries += chunk
-            if len(entries) >= count:
-                break
-    return entries
+from muster.events.log import AppendRefusedError, DuplicateConflictError, Log, Message
 
 
 async def test_an_append_is_acknowledged_with_its_sequence_and_can_be_read(log: Log) -> None:

@@ -1,0 +1,264 @@
+"""The lease, telemetry and questions, on the broker and in memory: one meaning."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import msgspec
+import pytest
+from log_cases import SMALL, Connect
+
+from muster.events.asks import FRAME_BYTES, WINDOW, AskError, Asks, MemoryAsks, NatsAsks
+from muster.events.beats import Beat, MemoryTelemetry, NatsBeats, NatsTelemetry
+from muster.events.broker import Broker
+from muster.events.connection import Connection
+from muster.events.lease import Lease, MemoryLeases, NatsLease
+from muster.events.streams import set_up
+from muster.events.telemetry import DeviceSample, GpuSampled, Heartbeat
+
+
+class Question(msgspec.Struct):
+    text: str
+    size: int = 0
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def leases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Lease, Lease]]:
+    if request.param == "memory":
+        shared = MemoryLeases(ttl_s=1.0)
+        yield shared.of("a"), shared.of("b")
+        return
+    async with Broker(tmp_path) as broker:
+        await set_up(broker.urls, broker.credentials, limits=msgspec.structs.replace(SMALL, lease_ttl_s=1.0))
+        connection = await Connection.open(broker.urls, broker.credentials["scheduler"])
+        yield NatsLease(connection, "a", ttl_s=1.0), NatsLease(connection, "b", ttl_s=1.0)
+        await connection.close()
+
+
+async def test_one_holds_the_lease_until_it_gives_it_up(leases: tuple[Lease, Lease]) -> None:
+    first, second = leases
+    assert await first.try_acquire()
+    assert not await second.try_acquire()
+    assert not await second.renew()
+    assert await first.renew()
+    assert await first.renew()
+    assert await first.try_acquire()
+    await second.release()
+    assert not await second.try_acquire()
+    await first.release()
+    assert not await first.renew()
+    assert await second.try_acquire()
+    assert not await first.try_acquire()
+
+
+async def test_a_lease_that_is_not_renewed_runs_out(leases: tuple[Lease, Lease]) -> None:
+    first, second = leases
+    assert await first.try_acquire()
+    async with asyncio.timeout(20):
+        while not await second.try_acquire():  # noqa: ASYNC110  nothing tells when a value vanishes
+            await asyncio.sleep(0.05)
+    assert not await first.renew()
+    assert not await first.try_acquire()
+    await first.release()
+    assert await second.renew()
+
+
+async def test_beats_arrive_and_the_last_of_each_node_is_kept(connect: Connect) -> None:
+    scheduler = NatsBeats(await connect("scheduler"))
+    assert await scheduler.last() == []
+    arriving = scheduler.arriving()
+    first = asyncio.ensure_future(anext(arriving))
+    one = NatsTelemetry(await connect("agent-node-1"))
+    two = NatsTelemetry(await connect("agent-node-2"))
+    while not first.done():
+        assert await one.beat(Heartbeat("node-1", "life-1", 1))
+    assert await first == Beat("node-1", "life-1", 0)
+    await arriving.aclose()  # type: ignore[attr-defined]
+    await two.beat(Heartbeat("node-2", "life-2", 1))
+    await one.beat(Heartbeat("node-1", "life-3", 1))
+    last = await scheduler.last()
+    assert [(beat.node, beat.incarnation) for beat in last] == [("node-1", "life-3"), ("node-2", "life-2")]
+    assert 1_600_000_000_000_000_000 < last[1].timestamp_ns <= last[0].timestamp_ns
+    await one.sample(GpuSampled("node-1", "life-3", [DeviceSample(0, "GPU-0", memory_used_mib=5)]))
+
+
+async def test_a_beat_that_no_broker_takes_is_not_acknowledged(broker: Broker, connect: Connect) -> None:
+    telemetry = NatsTelemetry(await connect("agent-node-1"))
+    await broker.kill9()
+    assert not await telemetry.beat(Heartbeat("node-1", "life-1", 1))
+    await broker.start()
+
+
+async def test_telemetry_in_memory_means_the_same() -> None:
+    telemetry = MemoryTelemetry(clock=lambda: 77)
+    arriving = telemetry.arriving()
+    first = asyncio.ensure_future(anext(arriving))
+    await asyncio.sleep(0)
+    assert await telemetry.beat(Heartbeat("node-1", "life-1", 1))
+    assert await first == ("node-1", "life-1", 0)
+    assert await telemetry.last() == [("node-1", "life-1", 77)]
+    await telemetry.sample(GpuSampled("node-1", "life-1", []))
+    assert list(telemetry.samples) == ["node-1"]
+
+
+async def answer(question: Question) -> AsyncIterator[bytes]:
+    if question.text == "nothing":
+        return
+    if question.text == "lookup":
+        raise LookupError("there is no such worker")
+    if question.text == "bug":
+        yield b"some"
+        raise RuntimeError("a secret path")
+    if question.text == "much":
+        for number in range(question.size):
+            yield b"%07d\n" % number * 1000
+    else:
+        yield question.text.encode()
+        yield b"."
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def asks(request: pytest.FixtureRequest) -> AsyncIterator[Asks]:
+    """An asker; an agent of node-1 answers."""
+    if request.param == "memory":
+        memory = MemoryAsks()
+        serving = asyncio.create_task(memory.serve("node-1", Question, answer))
+        await asyncio.sleep(0)
+        yield memory
+    else:
+        broker_folder = request.getfixturevalue("tmp_path")
+        async with Broker(broker_folder, nodes=["node-1"]) as broker:
+            api = await Connection.open(broker.urls, broker.credentials["api"])
+            agent = await Connection.open(broker.urls, broker.credentials["agent-node-1"])
+            serving = asyncio.create_task(NatsAsks(agent).serve("node-1", Question, answer))
+            await wait_until_served(NatsAsks(api))
+            yield NatsAsks(api)
+            serving.cancel()
+            await asyncio.wait({serving})
+            await api.close()
+            await agent.close()
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def wait_until_served(asks: Asks) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await ask(asks, Question("nothing"))
+            except AskError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+async def ask(asks: Asks, question: Question, node: str = "node-1") -> bytes:
+    async with asyncio.timeout(20), aclosing(asks.ask(node, question)) as parts:
+        return b"".join([part async for part in parts])
+
+
+async def test_a_question_is_answered(asks: Asks) -> None:
+    assert await ask(asks, Question("hello")) == b"hello."
+    assert await ask(asks, Question("nothing")) == b""
+
+
+async def test_a_long_answer_comes_whole_and_in_order(asks: Asks) -> None:
+    parts = 2 * WINDOW * FRAME_BYTES // 8000
+    whole = await ask(asks, Question("much", parts))
+    assert whole == b"".join(b"%07d\n" % number * 1000 for number in range(parts))
+
+
+async def test_what_is_not_there_is_said(asks: Asks) -> None:
+    with pytest.raises(AskError, match="there is no such worker"):
+        await ask(asks, Question("lookup"))
+
+
+async def test_nobody_there_is_said_at_once(asks: Asks) -> None:
+    with pytest.raises(AskError, match="no agent of node node-9"):
+        await ask(asks, Question("hello"), node="node-9")
+
+
+async def test_many_ask_at_once(asks: Asks) -> None:
+    answers = await asyncio.gather(*(ask(asks, Question(f"{number}")) for number in range(30)))
+    assert answers == [f"{number}.".encode() for number in range(30)]
+
+
+class Agent:
+    """An agent whose answers a test can watch."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.ended = asyncio.Event()
+        self.stuck = asyncio.Event()
+
+    async def answer(self, question: Question) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(10_000):
+                if self.sent == WINDOW + question.size:
+                    self.stuck.set()
+                self.sent += 1
+                yield b"x"
+        finally:
+            self.ended.set()
+
+
+async def test_an_agent_sends_no_more_than_the_window_ahead_and_stops_when_told(connect: Connect) -> None:
+    agent = Agent()
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, agent.answer))
+    api = NatsAsks(await connect("api"))
+    async with asyncio.timeout(20):
+        while True:
+            async with aclosing(api.ask("node-1", Question("x"))) as parts:
+                try:
+                    await anext(parts)
+                except AskError:
+                    continue
+                await agent.stuck.wait()
+                assert agent.sent <= WINDOW + 2
+                break
+        await agent.ended.wait()
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_an_agent_that_goes_ends_its_answers(connect: Connect) -> None:
+    agent = Agent()
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, agent.answer))
+    api = NatsAsks(await connect("api"))
+    await wait_until_served_by(api, agent)
+    with pytest.raises(AskError, match="broke off"):  # noqa: PT012  it fails in the middle
+        async with asyncio.timeout(20), aclosing(api.ask("node-1", Question("x"))) as parts:
+            async for _ in parts:
+                serving.cancel()
+                await asyncio.wait({serving})
+    await agent.ended.wait()
+
+
+async def wait_until_served_by(api: NatsAsks, agent: Agent) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            async with aclosing(api.ask("node-1", Question("x"))) as parts:
+                try:
+                    await anext(parts)
+                except AskError:
+                    continue
+                break
+        await agent.ended.wait()
+    agent.ended.clear()
+
+
+async def test_an_asker_whose_broker_dies_is_told(broker: Broker, connect: Connect) -> None:
+    agent = Agent()
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, agent.answer))
+    api = NatsAsks(await connect("api"))
+    await wait_until_served_by(api, agent)
+    with pytest.raises(AskError, match="connection to the broker was lost"):  # noqa: PT012  it fails in the middle
+        async with asyncio.timeout(20), aclosing(api.ask("node-1", Question("x"))) as parts:
+            async for _ in parts:
+                await broker.kill9()
+    await agent.ended.wait()
+    await broker.start()
+    assert not serving.done()
+    serving.cancel()
+    await asyncio.wait({serving})

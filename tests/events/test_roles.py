@@ -1,0 +1,184 @@
+"""Each role can do what it must, and no more."""
+
+import asyncio
+from contextlib import aclosing
+
+import msgspec
+import pytest
+from log_cases import COMMAND, DECISION, SUBMISSION, Connect, decision, fact, follow
+
+from muster.events.agent_link import NatsAgentLink, commands
+from muster.events.beats import NatsBeats
+from muster.events.broker import Broker
+from muster.events.connection import ApiError, Connection, NoAnswerError
+from muster.events.jetstream import JetStreamLog
+from muster.events.lease import NatsLease
+from muster.events.log import Ack, DuplicateConflictError, Entry, Message
+from muster.events.telemetry import GpuSampled, Heartbeat
+
+RUNNING = ("api", "scheduler", "reader", "agent-node-1")
+SUBJECTS = {
+    "api": {SUBMISSION, "muster.job.default.job-cancel-requested", "muster.admin.node-cordoned"},
+    "scheduler": {DECISION, COMMAND},
+    "reader": set[str](),
+    "agent-node-1": {"muster.node.node-1.worker-started", "muster.heartbeat.node-1", "muster.gpu.node-1"},
+}
+FOREIGN = {"muster.node.node-2.worker-started", "muster.heartbeat.node-2", "muster.gpu.node-2"}
+EVERY = set[str]().union(*SUBJECTS.values(), FOREIGN)
+
+
+class Question(msgspec.Struct):
+    """Nothing is asked here."""
+
+
+async def is_refused(connection: Connection, subject: str, payload: bytes = b"{}") -> bool:
+    try:
+        await connection.request(subject, payload, timeout_s=0.1)
+    except NoAnswerError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("role", RUNNING)
+async def test_a_role_writes_its_own_subjects_only(role: str, connect: Connect) -> None:
+    connection = await connect(role)
+    for subject in sorted(EVERY):
+        assert await is_refused(connection, subject) == (subject not in SUBJECTS[role]), subject
+
+
+@pytest.mark.parametrize("role", [*RUNNING, "operator"])
+async def test_nobody_who_runs_can_delete_purge_or_change_a_stream(role: str, connect: Connect) -> None:
+    writer = await JetStreamLog.open(await connect("operator"))
+    await writer.append(fact(1))
+    connection = await connect(role)
+    config = (await writer.connection.api("STREAM.INFO.MUSTER_LOG"))["config"]
+    for request, body in (
+        ("STREAM.DELETE.MUSTER_LOG", {}),
+        ("STREAM.PURGE.MUSTER_LOG", {}),
+        ("STREAM.MSG.DELETE.MUSTER_LOG", {"seq": 1}),
+        ("STREAM.UPDATE.MUSTER_LOG", {**config, "max_msgs": 1}),
+        ("STREAM.RESTORE.OTHER", {"config": config}),
+    ):
+        assert await is_refused(connection, f"$JS.API.{request}", msgspec.json.encode(body)), request
+    assert await writer.last_sequence() == 1
+    assert len(await writer.read(1)) == 1
+
+
+@pytest.mark.parametrize("role", RUNNING)
+async def test_only_the_operator_creates_streams(role: str, connect: Connect) -> None:
+    body = msgspec.json.encode({"name": "OTHER", "subjects": ["other"]})
+    assert await is_refused(await connect(role), "$JS.API.STREAM.CREATE.OTHER", body)
+
+
+@pytest.mark.parametrize("role", ["api", "scheduler", "reader"])
+async def test_those_who_read_can_open_read_and_follow_the_log(role: str, connect: Connect) -> None:
+    writer = await JetStreamLog.open(await connect("operator"))
+    await writer.append_batch([fact(1), fact(2)])
+    log = await JetStreamLog.open(await connect(role))
+    assert len(await log.read(1)) == 2
+    assert len(await follow(log, 1, 2)) == 2
+    assert await log.sequence_at(0) == 0
+    assert await log.last_sequence() == 2
+    assert await log.last_fenced_sequence() == 0
+
+
+async def test_a_scheduler_appends_decisions_holds_the_lease_and_hears_beats(connect: Connect) -> None:
+    scheduler = await connect("scheduler")
+    log = await JetStreamLog.open(scheduler)
+    assert await log.append_fenced(decision(1, commands=2), 0) == 3
+    lease = NatsLease(scheduler, "scheduler-1")
+    assert await lease.try_acquire()
+    assert await lease.renew()
+    await lease.release()
+    agent = NatsAgentLink(await connect("agent-node-1"), "node-1", Question)
+    assert await agent.beat(Heartbeat("node-1", "life-1", 1))
+    assert [(beat.node, beat.incarnation) for beat in await NatsBeats(scheduler).last()] == [("node-1", "life-1")]
+
+
+async def test_an_agent_reports_reads_its_commands_and_shows_life(connect: Connect) -> None:
+    scheduler = await JetStreamLog.open(await connect("scheduler"))
+    agent = NatsAgentLink(await connect("agent-node-1"), "node-1", Question)
+    report = Message("muster.node.node-1.node-registered", b"registered", "report-1")
+    other = Message("muster.node.node-1.worker-started", b"started", "report-2")
+    assert await agent.append_batch([report, other]) == [Ack(1, duplicate=False), Ack(2, duplicate=False)]
+    assert await agent.append_batch([report]) == [Ack(1, duplicate=True)]
+    with pytest.raises(DuplicateConflictError):
+        await agent.append_batch([Message(report.subject, b"something else", "report-1")])
+    await agent.sample(GpuSampled("node-1", "life-1", []))
+    foreign = Message("muster.command.node-2", b"not yours", "foreign-1")
+    await scheduler.append_fenced([*decision(1, commands=2), foreign], 0)
+    entries = await take_commands(agent, 1, 2)
+    assert [(entry.sequence, entry.payload) for entry in entries] == [(4, b"command 1.0"), (5, b"command 1.1")]
+    assert [entry.sequence for entry in await take_commands(agent, 4, 1)] == [5]
+
+
+async def take_commands(agent: NatsAgentLink[Question], after: int, count: int) -> list[Entry]:
+    entries: list[Entry] = []
+    async with asyncio.timeout(20), aclosing(agent.commands("node-1", after)) as chunks:  # type: ignore[type-var]
+        async for chunk in chunks:
+            entries += chunk
+            if len(entries) >= count:
+                break
+    return entries
+
+
+async def test_commands_go_on_after_the_broker_was_killed(broker: Broker, connect: Connect) -> None:
+    scheduler = await JetStreamLog.open(await connect("scheduler"))
+    connection = await connect("agent-node-1")
+    seen: list[bytes] = []
+    async with asyncio.timeout(20), aclosing(commands(connection, "node-1", 0)) as chunks:  # type: ignore[type-var]
+        await scheduler.append_fenced(decision(1), 0)
+        async for chunk in chunks:
+            seen += [entry.payload for entry in chunk]
+            if len(seen) == 3:
+                break
+            await broker.kill9()
+            await broker.start()
+            await scheduler.append_fenced(decision(len(seen) + 1), await scheduler.last_fenced_sequence())
+    assert seen == [b"command 1.0", b"command 2.0", b"command 3.0"]
+
+
+async def test_an_agent_reads_nothing_but_its_own(connect: Connect) -> None:
+    writer = await JetStreamLog.open(await connect("operator"))
+    await writer.append(fact(1))
+    connection = await connect("agent-node-1")
+    for request, body in (
+        ("STREAM.MSG.GET.MUSTER_LOG", {"seq": 1}),
+        ("DIRECT.GET.MUSTER_LOG", {"seq": 1}),
+        ("STREAM.INFO.MUSTER_LOG", {}),
+    ):
+        assert await is_refused(connection, f"$JS.API.{request}", msgspec.json.encode(body)), request
+    for subject, name in (
+        ("", "commands-node-1"),
+        ("muster.command.node-2", "commands-node-1"),
+        ("muster.command.node-1", "commands-node-2"),
+        ("muster.>", "commands-node-1"),
+    ):
+        assert not await can_pull(connection, subject, name), subject
+
+
+async def can_pull(connection: Connection, subject: str, name: str) -> bool:
+    where = f"CONSUMER.CREATE.MUSTER_LOG.{name}" + (f".{subject}" if subject else "")
+    config = {"name": name, "deliver_policy": "all", "ack_policy": "none", "filter_subject": subject}
+    try:
+        await connection.api(where, {"stream_name": "MUSTER_LOG", "config": config}, timeout_s=0.1)
+    except NoAnswerError:
+        return False
+    return True
+
+
+async def test_an_agent_cannot_ask_for_one_subject_in_the_name_of_another(connect: Connect) -> None:
+    connection = await connect("agent-node-1")
+    config = {"name": "commands-node-1", "deliver_policy": "all", "ack_policy": "none", "filter_subject": "muster.>"}
+    body = {"stream_name": "MUSTER_LOG", "config": config}
+    with pytest.raises(ApiError):
+        await connection.api("CONSUMER.CREATE.MUSTER_LOG.commands-node-1.muster.command.node-1", body)
+
+
+async def test_a_reader_cannot_listen_to_the_answers_of_others(connect: Connect) -> None:
+    reader, api = await connect("reader"), await connect("api")
+    heard: list[bytes] = []
+    await reader.subscribe("_INBOX.api.>", lambda _s, _r, _h, payload: heard.append(payload))
+    await api.api("STREAM.INFO.MUSTER_LOG")
+    await reader.api("STREAM.INFO.MUSTER_LOG")
+    assert heard == []
