@@ -17,8 +17,8 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address to listen on.")
 _port = click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one.")
-_simulate = click.option("--simulate", metavar="NxGxMODEL", help="Simulated nodes: 2x8xA100-80GB.")
 _data = click.option("--data", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder.")
+_ports = click.option("--ports", default="42000-42999", show_default=True, help="Ports that a job's workers meet on.")
 _verbose = click.option("--verbose", "-v", is_flag=True, help="Log what goes on to stderr.")
 _lease = click.option(
     "--lease", "lease_s", type=click.FloatRange(min=0), default=120.0, show_default=True,
@@ -53,12 +53,13 @@ def _run(main: Any, *, verbose: bool) -> None:
 
 @click.command()
 @_data
-@_simulate
+@click.option("--simulate", metavar="NxGxMODEL", help="Simulated nodes; 2x8xA100-80GB without an NVIDIA driver.")
 @_host
 @_port
 @click.option(
     "--broker-port", default=0, type=click.IntRange(0, 65535), help="0 = that of the last time, or a free one."
 )
+@_ports
 @_lease
 @_verbose
 def up(*, verbose: bool, **options: Any) -> None:
@@ -72,6 +73,7 @@ def up(*, verbose: bool, **options: Any) -> None:
 @_data
 @_host
 @_port
+@click.option("--create-streams", metavar="REPLICAS", default=0, help="Create the streams where there are none.")
 @_connected
 def server(*, verbose: bool, **options: Any) -> None:
     """Run the API alone, against a broker that runs elsewhere."""
@@ -93,7 +95,10 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @click.command()
 @_data
 @click.option("--node", required=True, help="The node's name.")
-@_simulate
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where other nodes' workers reach it.")
+@click.option("--fabric", default="", help="The fast network that it is on; gangs stay on one.")
+@click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB.")
+@_ports
 @_lease
 @_connected
 def agent(*, verbose: bool, **options: Any) -> None:

@@ -1,0 +1,123 @@
+"""`muster server`, `scheduler` and `agent`: the same parts as in `muster up`, each a program of its own.
+
+They meet in the broker that `--connect` names, each with its own role of the credentials file. Ctrl-C ends a part and
+leaves every job running: what an agent has started stays under its keepers until the agent is back.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from muster.api.http import check_address
+from muster.api.machines import one_node, site
+from muster.api.parts import (
+    Place,
+    Tasks,
+    agency,
+    api_server,
+    connected,
+    explained,
+    following,
+    process_name,
+    read_place,
+    scheduling,
+)
+from muster.api.process import StartError
+from muster.events.credentials import SCHEDULER
+from muster.events.jetstream import JetStreamLog
+from muster.events.streams import set_up
+from muster.node_agent.agent import AgentSettings
+
+
+@dataclass(frozen=True)
+class PartOptions:
+    """What every part needs."""
+
+    data: Path
+    connect: str
+    credentials: Path
+    prefix: str
+
+    def prepare(self) -> Place:
+        """The data folder made, the credentials read. Raises StartError."""
+        try:
+            self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(f"{self.data} cannot be made: {error.strerror}") from error
+        return read_place(self.connect, self.credentials, self.prefix)
+
+
+@dataclass(frozen=True)
+class ServerOptions(PartOptions):
+    """What `muster server` was asked for. `create_streams` is the number of replicas of streams that it creates where
+    there are none; 0 = it creates none."""
+
+    host: str
+    port: int
+    create_streams: int
+
+
+@dataclass(frozen=True)
+class SchedulerOptions(PartOptions):
+    """What `muster scheduler` was asked for."""
+
+
+@dataclass(frozen=True)
+class AgentOptions(PartOptions):
+    """What `muster agent` was asked for."""
+
+    node: str
+    address: str
+    fabric: str
+    simulate: str | None
+    ports: str
+    lease_s: float
+
+
+async def run_server(options: ServerOptions) -> None:
+    """Serve the API until cancelled. Raises StartError."""
+    tasks = Tasks()
+    async with explained(), AsyncExitStack() as stack:
+        check_address(options.host)
+        place = options.prepare()
+        if options.create_streams:
+            for role in ("operator", "system"):
+                place.credential(role)
+            await set_up(place.servers, place.credentials, prefix=place.prefix, replicas=options.create_streams)
+        server, _ = await stack.enter_async_context(
+            api_server(place, options.data / "server.sqlite", options.host, options.port, tasks)
+        )
+        click.echo(f"muster server at {server.url}")
+        await tasks.failed()
+
+
+async def run_scheduler(options: SchedulerOptions) -> None:
+    """Stand for leader until cancelled. Raises StartError."""
+    tasks = Tasks()
+    async with explained(), AsyncExitStack() as stack:
+        place = options.prepare()
+        name = process_name()
+        connection = await stack.enter_async_context(connected(place, SCHEDULER, f"muster follower {name}"))
+        log = await JetStreamLog.open(connection, place.prefix)
+        path = options.data / "scheduler.sqlite"
+        follower, _ = await stack.enter_async_context(following(log, path, tasks))
+        await stack.enter_async_context(scheduling(place, name, follower, tasks))
+        click.echo(f"muster scheduler {name} stands")
+        await tasks.failed()
+
+
+async def run_agent(options: AgentOptions) -> None:
+    """Be a node's agent until cancelled. Raises StartError."""
+    tasks = Tasks()
+    async with explained(), AsyncExitStack() as stack:
+        place = options.prepare()
+        where = site(options.ports, options.address, options.fabric)
+        devices = one_node(options.node, options.simulate, where)
+        settings = AgentSettings(
+            node=options.node, data=options.data / "agents" / options.node, lease_ms=round(options.lease_s * 1000)
+        )
+        await stack.enter_async_context(agency(place, settings, devices, tasks))
+        click.echo(f"muster agent of {options.node}")
+        await tasks.failed()

@@ -1,0 +1,51 @@
+"""Which nodes a program is the agent of, from its options: this machine's, or simulated ones."""
+
+from typing import Final
+
+from muster.api.process import StartError
+from muster.node_agent.inventory import (
+    MODELS,
+    SIMULATED_DEVICES_LIMIT,
+    DeviceSource,
+    NvmlDevices,
+    SimulatedDevices,
+    Site,
+    has_driver,
+    node_name,
+    simulated,
+)
+
+DEFAULT_SIMULATION: Final = "2x8xA100-80GB"
+LOWEST_PORT: Final = 1024
+HIGHEST_PORT: Final = 65535
+
+
+def site(ports: str, address: str = "127.0.0.1", fabric: str = "") -> Site:
+    """Where a node stands; `ports` is FIRST-LAST. Raises StartError."""
+    first, _, last = ports.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and LOWEST_PORT <= int(first) <= int(last) <= HIGHEST_PORT):
+        raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 42000-42999")
+    return Site(address=address, fabric=fabric, first_port=int(first), last_port=int(last))
+
+
+def all_nodes(simulate: str | None, ports: str) -> dict[str, DeviceSource]:
+    """The nodes of `muster up`: this machine if it has a driver, otherwise simulated ones on one fabric. May block.
+    Raises StartError."""
+    if simulate is None and has_driver():
+        return {node_name(): NvmlDevices(site(ports))}
+    try:
+        return dict(simulated(simulate or DEFAULT_SIMULATION, site(ports, fabric="simulated")))
+    except ValueError as error:
+        raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
+
+
+def one_node(node: str, simulate: str | None, where: Site) -> DeviceSource:
+    """The devices of one node: this machine's, or `8xA100-80GB`. Raises StartError."""
+    if simulate is None:
+        return NvmlDevices(where)
+    count, _, model = simulate.partition("x")
+    if not count.isdecimal() or int(count) > SIMULATED_DEVICES_LIMIT or model not in MODELS:
+        raise StartError(
+            f"{simulate!r} cannot be simulated", f"write DEVICESxMODEL; models: {', '.join(sorted(MODELS))}"
+        )
+    return SimulatedDevices(node, int(count), model, where)

@@ -1,0 +1,202 @@
+"""The parts that a program of Muster is made of, each on a connection of its own role.
+
+Rules: a part is an asynchronous context: entering it opens what it needs, leaving it closes that in order. A task of a
+part that ends by itself has failed, and `Tasks` makes that the program's failure.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from muster.api.http import AddressError, HttpServer
+from muster.api.process import StartError
+from muster.api.service import OutputError, Service
+from muster.api.submitting import Submitter
+from muster.events.agent_link import NatsAgentLink
+from muster.events.asks import AskError, NatsAsks
+from muster.events.beats import NatsBeats
+from muster.events.broker import BrokerError
+from muster.events.connection import Connection, Credential, NoAnswerError
+from muster.events.credentials import API, SCHEDULER, agent_role, read_credentials
+from muster.events.jetstream import JetStreamLog
+from muster.events.lease import NatsLease
+from muster.events.log import LogError
+from muster.node_agent.agent import Agent, AgentSettings
+from muster.node_agent.inventory import DeviceSource
+from muster.node_agent.journal import AgentLockedError
+from muster.node_agent.link import LogAsk
+from muster.projections.follower import Follower
+from muster.projections.scheduler import Scheduler
+from muster.projections.schema import StoreError
+from muster.projections.store import Store
+from muster.projections.timetravel import TimeTravel
+
+STOP_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the log is, and who may do what there."""
+
+    servers: Sequence[str]
+    credentials: Mapping[str, Credential]
+    prefix: str
+
+    def credential(self, role: str) -> Credential:
+        """The credential of a role. Raises StartError where there is none."""
+        try:
+            return self.credentials[role]
+        except KeyError:
+            raise StartError(f"the credentials file has no role {role!r}") from None
+
+
+def read_place(connect: str, credentials: Path, prefix: str) -> Place:
+    """The place that a program's options name. Raises StartError."""
+    try:
+        return Place(connect.split(","), read_credentials(credentials), prefix)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StartError(f"{credentials} is no credentials file: {error}") from error
+
+
+class Tasks:
+    """The tasks of a program. `failed` ends when one of them does: none of them is to end by itself."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run `work`; a failure of it is reported by `failed`."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def failed(self) -> None:
+        """Wait until a task has ended. Raises what ended it."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+            raise StartError(f"{task.get_name()} ended by itself")
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, Any], name: str, tasks: Tasks) -> AsyncGenerator[None, None]:
+    """`work` runs inside; it is cancelled, and waited for, at the end."""
+    task = tasks.start(work, name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@asynccontextmanager
+async def explained() -> AsyncGenerator[None, None]:
+    """What cannot be had at a start, as errors for people."""
+    try:
+        yield
+    except (BrokerError, NoAnswerError, LogError, StoreError, AddressError, AgentLockedError) as error:
+        raise StartError(str(error)) from error
+
+
+@asynccontextmanager
+async def connected(place: Place, role: str, name: str) -> AsyncGenerator[Connection, None]:
+    """A connection of a role's own."""
+    connection = await Connection.open(place.servers, place.credential(role), name)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def following(log: JetStreamLog, path: Path, tasks: Tasks) -> AsyncGenerator[tuple[Follower, Store], None]:
+    """The live fold of the log, and its mirror in the file at `path`."""
+    store = await Store.open(path)
+    try:
+        follower = Follower(log, store)
+        await follower.start()
+        async with running(follower.run(), "the follower", tasks):
+            yield follower, store
+    finally:
+        await store.close()
+
+
+class _Outputs:
+    """Workers' outputs, asked of their agents."""
+
+    def __init__(self, asks: NatsAsks) -> None:
+        self._asks = asks
+
+    async def ask(self, node: str, question: LogAsk) -> AsyncGenerator[bytes, None]:
+        """See `Outputs.ask`."""
+        try:
+            async with contextlib.aclosing(self._asks.ask(node, question)) as parts:
+                async for part in parts:
+                    yield part
+        except AskError as error:
+            raise OutputError(str(error)) from error
+
+
+@asynccontextmanager
+async def api_server(
+    place: Place, store_path: Path, host: str, port: int, tasks: Tasks
+) -> AsyncGenerator[tuple[HttpServer, Follower], None]:
+    """The HTTP API. Gives the server and the fold it reads from."""
+    async with connected(place, API, "muster api") as connection:
+        log = await JetStreamLog.open(connection, place.prefix)
+        submitter = Submitter(log)
+        async with (
+            following(log, store_path, tasks) as (follower, store),
+            running(submitter.run(), "the writer of submissions", tasks),
+        ):
+            outputs = _Outputs(NatsAsks(connection, place.prefix))
+            service = Service(log, follower, store, TimeTravel(store, log), outputs, submitter)
+            server = HttpServer(service, host, port)
+            try:
+                await server.start()
+            except OSError as error:
+                step = "stop what listens there, or give another --port (0 = a free one)"
+                raise StartError(f"cannot listen on {host}:{port}: {error.strerror}", step) from error
+            try:
+                yield server, follower
+            finally:
+                await server.stop()
+
+
+@asynccontextmanager
+async def scheduling(place: Place, name: str, follower: Follower, tasks: Tasks) -> AsyncGenerator[Scheduler, None]:
+    """A scheduler on a fold that somebody else runs."""
+    async with connected(place, SCHEDULER, f"muster scheduler {name}") as connection:
+        log = await JetStreamLog.open(connection, place.prefix)
+        lease = NatsLease(connection, name, place.prefix)
+        scheduler = Scheduler(name, log, follower, lease, NatsBeats(connection, place.prefix))
+        async with running(scheduler.run(), "the scheduler", tasks):
+            yield scheduler
+
+
+@asynccontextmanager
+async def agency(place: Place, settings: AgentSettings, devices: DeviceSource, tasks: Tasks) -> AsyncIterator[Agent]:
+    """A node's agent. At the end it leaves its jobs running, unless it was stopped before."""
+    async with connected(place, agent_role(settings.node), f"muster agent {settings.node}") as connection:
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        agent = Agent(settings, NatsAgentLink(connection, settings.node, LogAsk, place.prefix), devices)
+        task = tasks.start(agent.run(), f"the agent of {settings.node}")
+        try:
+            yield agent
+        finally:
+            if not task.done():
+                await agent.stop(kill_jobs=False)
+            await asyncio.wait({task})
+
+
+def process_name() -> str:
+    """A name for this process among all that run."""
+    return f"{socket.gethostname()}-{os.getpid()}"

@@ -1,0 +1,182 @@
+"""`muster up`: broker, scheduler, API and agents on one machine, in one process and the broker's.
+
+Rules: one `up` a data folder. Ctrl-C stops the scheduler first, so that nothing starts anew; then the agents end their
+jobs and report that; then the API and the broker go. Anything worse (a crash, kill -9) leaves the jobs running under
+their keepers, and the next `up` on the same data adopts them. A broker that dies is started again.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from muster import __version__
+from muster.api.http import DEFAULT_PORT, check_address
+from muster.api.machines import all_nodes
+from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
+from muster.api.process import StartError
+from muster.events.broker import Broker, BrokerError
+from muster.events.streams import set_up
+from muster.events.subjects import DEFAULT_PREFIX
+from muster.node_agent.agent import Agent, AgentSettings
+from muster.node_agent.inventory import DeviceSource, NvmlDevices
+
+READY_S: Final = 60.0
+BROKER_LOOK_S: Final = 0.1
+BROKER_RETRY_S: Final = 2.0
+LEASE_HOLDER: Final = "up"
+"""The same at every start: the folder's lock lets only one run, which need not wait for the last one's lease."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What `muster up` was asked for. `ports` are those that jobs meet on."""
+
+    data: Path
+    simulate: str | None
+    host: str
+    port: int
+    broker_port: int
+    ports: str
+    lease_s: float
+
+
+async def run_up(options: UpOptions) -> None:
+    """Run until cancelled. Raises StartError."""
+    async with explained(), AsyncExitStack() as stack:
+        check_address(options.host)
+        data = options.data.absolute()
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stack.enter_context(_locked(data))
+        devices = await asyncio.to_thread(all_nodes, options.simulate, options.ports)
+        tasks = Tasks()
+        broker = Broker(data / "broker", nodes=devices, port=options.broker_port)
+        await stack.enter_async_context(broker)
+        await set_up(broker.urls, broker.credentials)
+        place = Place(broker.urls, broker.credentials, DEFAULT_PREFIX)
+        await stack.enter_async_context(running(_keep_up(broker), "the watch over the broker", tasks))
+        server, follower = await stack.enter_async_context(
+            api_server(place, data / "mirror.sqlite", options.host, options.port, tasks)
+        )
+        agents = [
+            await stack.enter_async_context(agency(place, _settings(options, data, node), source, tasks))
+            for node, source in devices.items()
+        ]
+        await stack.enter_async_context(_ending_jobs(agents))
+        scheduler = await stack.enter_async_context(scheduling(place, LEASE_HOLDER, follower, tasks))
+        await _ready(tasks, scheduler.leading, *(agent.registered for agent in agents))
+        stack.enter_context(_announced(data, server.url, broker, devices))
+        _greet(options, server.url, broker, devices)
+        await tasks.failed()
+
+
+@contextmanager
+def _locked(data: Path) -> Generator[None, None, None]:
+    descriptor = os.open(data / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(
+                f"another `muster up` runs on {data}", "use that one, or give another folder with --data"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _settings(options: UpOptions, data: Path, node: str) -> AgentSettings:
+    return AgentSettings(node=node, data=data / "agents" / node, lease_ms=round(options.lease_s * 1000))
+
+
+async def _keep_up(broker: Broker) -> None:
+    """Start the broker again whenever it has died."""
+    while True:
+        await asyncio.sleep(BROKER_LOOK_S)
+        if broker.pid is not None:
+            continue
+        _logger.warning("the broker has died; starting it again")
+        try:
+            await broker.start()
+        except BrokerError as error:
+            _logger.error("the broker does not start: %s", error)  # noqa: TRY400 - the message says it all
+            await asyncio.sleep(BROKER_RETRY_S)
+
+
+@asynccontextmanager
+async def _ending_jobs(agents: list[Agent]) -> AsyncGenerator[None, None]:
+    """When the program is told to end, and only then, its jobs end too."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        await asyncio.gather(*(agent.stop(kill_jobs=True) for agent in agents))
+        raise
+
+
+async def _ready(tasks: Tasks, *conditions: asyncio.Event) -> None:
+    """Wait until everything works, or something has failed. Raises StartError."""
+
+    async def wait() -> None:
+        for condition in conditions:
+            await condition.wait()
+
+    waiting, failing = asyncio.create_task(wait()), asyncio.create_task(tasks.failed())
+    try:
+        done, _ = await asyncio.wait({waiting, failing}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        if failing in done:
+            failing.result()
+        if not done:
+            raise StartError(f"not ready after {READY_S:.0f} s", "--verbose says more")
+    finally:
+        for task in (waiting, failing):
+            task.cancel()
+        await asyncio.wait({waiting, failing})
+
+
+@contextmanager
+def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> Generator[None, None, None]:
+    """`up.json` in the data folder says where everything is, while it runs."""
+    path = data / "up.json"
+    temporary = data / "up.json.new"
+    temporary.write_text(
+        json.dumps({"url": url, "pid": os.getpid(), "broker": broker.url, "nodes": list(devices)}) + "\n"
+    )
+    temporary.replace(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:
+    first = next(iter(devices.values()))
+    gpus = first.inventory().devices
+    kind = f"{len(gpus)} x {gpus[0].model}" if gpus else "no devices"
+    note = "" if isinstance(first, NvmlDevices) else " (simulated: the jobs on them are real processes)"
+    wish = "--gpus 1" if gpus else "--cpus 1"
+    server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"
+    click.echo(
+        f"Muster {__version__} is up, on {options.data}\n"
+        f"  api        {url}\n"
+        f"  broker     {broker.url} (nats-server, process {broker.pid})\n"
+        f"  scheduler  leads\n"
+        f"  nodes      {', '.join(devices)}: {kind}{note}\n"
+        "\nNext, in another terminal:\n"
+        f"{server}"
+        f"  muster run {wish} -- sh -c 'echo devices $CUDA_VISIBLE_DEVICES on $MUSTER_NODE'\n"
+        "  muster queue\n"
+        "  muster events --follow\n"
+        "\nCtrl-C ends everything, jobs too."
+    )
