@@ -190,7 +190,6 @@ def audit_view(report: AuditReport, source: str) -> AuditView:
         f"passes decided again: {passes.redecided} of {passes.passes}, with {passes.decisions} decisions",
         f"commands derived again: {passes.commands}; observations: {passes.observations}",
         f"entries refused by the fold: {report.refused}",
-        *(f"lost, as an operator accepted: entries {first} to {last}" for first, last in report.gaps),
         *(
             f"entry {finding.sequence}: {finding.kind}: expected {finding.expected}; found {finding.found}"
             for finding in report.findings

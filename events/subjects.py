@@ -42,7 +42,7 @@ def subject_of(event: t.Event, queue: str = CLUSTER_QUEUE, prefix: str = DEFAULT
             return f"{prefix}.submission.{queue}"
         case t.JobCancelRequested():
             return f"{prefix}.job.{queue}.{token}"
-        case t.NodeCordoned() | t.NodeUncordoned() | t.LogGapAccepted():
+        case t.NodeCordoned() | t.NodeUncordoned():
             return f"{prefix}.admin.{token}"
         case t.NodeRegistered() | t.WorkerStarted() | t.WorkerExited() | t.WorkerRefused() | t.StopFailed():
             return f"{prefix}.node.{event.node}.{token}"

@@ -11,7 +11,15 @@ import msgspec
 
 from muster.events.spec import JobSpec, Labels, Name, ShortText
 
-JobId: TypeAlias = int
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+"""A count, a size, a number of something; within what every JSON reader keeps exactly."""
+Small = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Time = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Nanoseconds."""
+Token = Annotated[str, msgspec.Meta(max_length=128)]
+
+JobId: TypeAlias = Natural
 """A job's id is the sequence of its submission."""
 
 DETAIL_LIMIT = 4096
@@ -35,44 +43,44 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class Basis(_Part, frozen=True):
     """What a decision was made on: the log up to `sequence` with its `chain` hash (hex), by which rules."""
 
-    sequence: int
-    chain: str
-    policy: str
-    engine: int
+    sequence: Natural
+    chain: Token
+    policy: Token
+    engine: Small
 
 
 class Device(_Part, frozen=True):
     """One device of a node. `memory_mib` is usable (total less the driver's reserve); `nominal_mib` is what the
     model's name promises and what users ask for."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
-    nominal_mib: int
-    pci_bus_id: str = ""
+    index: Small
+    uuid: Token
+    model: Token
+    memory_mib: Natural
+    nominal_mib: Natural
+    pci_bus_id: Token = ""
 
 
 class Inventory(_Part, frozen=True):
     """What a node has. Nodes with the same `fabric` can run one gang together; "" is not linked."""
 
     devices: list[Device]
-    cpus: int
-    memory_mib: int
-    address: str
-    fabric: str = ""
+    cpus: Small
+    memory_mib: Natural
+    address: Token
+    fabric: Token = ""
     labels: Labels = {}
-    first_port: int = 42000
-    last_port: int = 42999
-    driver: str = ""
+    first_port: Port = 42000
+    last_port: Port = 42999
+    driver: Token = ""
 
 
 class ExitStatus(_Part, frozen=True):
     """How a worker ended. `exit_code` is the program's own, 128 + signal where a signal ended it, None if unknown."""
 
     reason: ExitReason
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=-1, le=1 << 32)] | None = None
+    signal: Small | None = None
     detail: Detail = ""
 
 
@@ -80,41 +88,41 @@ class WorkerReport(_Part, frozen=True):
     """A worker that a registering agent knows of: running under its keeper, or ended with `exit`."""
 
     job: JobId
-    attempt: int
-    rank: int
-    pid: int = 0
+    attempt: Small
+    rank: Small
+    pid: Natural = 0
     exit: ExitStatus | None = None
 
 
 class Placement(_Part, frozen=True):
     """One worker of an allocation: its rank, its node's life, and the devices it holds there."""
 
-    rank: int
+    rank: Small
     node: Name
-    incarnation: str
-    devices: list[int]
+    incarnation: Token
+    devices: list[Small]
 
 
 class WorkerRef(_Part, frozen=True):
     """A worker that a stop is meant for."""
 
-    rank: int
+    rank: Small
     node: Name
-    incarnation: str
+    incarnation: Token
 
 
 class DeviceBinding(_Part, frozen=True):
     """A device given to a worker."""
 
-    index: int
-    uuid: str
+    index: Small
+    uuid: Token
 
 
 class AllocationRef(_Part, frozen=True):
     """One try of a job."""
 
     job: JobId
-    attempt: int
+    attempt: Small
 
 
 # -- outside facts, written by the API --------------------------------------------------------------------------
@@ -125,7 +133,7 @@ class JobSubmitted(_Event, frozen=True):
 
     user: ShortText
     spec: JobSpec
-    key: str = ""
+    key: Token = ""
     wait_for_capacity: bool = False
 
 
@@ -152,15 +160,6 @@ class NodeUncordoned(_Event, frozen=True):
     user: ShortText
 
 
-class LogGapAccepted(_Event, frozen=True):
-    """An operator accepts in writing that the entries `first` to `last` are lost."""
-
-    first: int
-    last: int
-    user: ShortText
-    reason: Detail
-
-
 # -- outside facts, written by agents ---------------------------------------------------------------------------
 
 
@@ -168,32 +167,32 @@ class NodeRegistered(_Event, frozen=True):
     """An agent began a life. Earlier lives are over: a worker it does not list is not running and never will be."""
 
     node: Name
-    incarnation: str
+    incarnation: Token
     inventory: Inventory
     workers: list[WorkerReport]
-    lease_ms: int
-    agent_version: str = ""
+    lease_ms: Natural
+    agent_version: Token = ""
 
 
 class WorkerStarted(_Event, frozen=True):
     """A worker's process runs under its keeper."""
 
     node: Name
-    incarnation: str
+    incarnation: Token
     job: JobId
-    attempt: int
-    rank: int
-    pid: int
+    attempt: Small
+    rank: Small
+    pid: Natural
 
 
 class WorkerExited(_Event, frozen=True):
     """A worker's whole process tree is gone."""
 
     node: Name
-    incarnation: str
+    incarnation: Token
     job: JobId
-    attempt: int
-    rank: int
+    attempt: Small
+    rank: Small
     exit: ExitStatus
 
 
@@ -201,11 +200,11 @@ class WorkerRefused(_Event, frozen=True):
     """An agent did not start a worker. `command` is the sequence of the command that it answers."""
 
     node: Name
-    incarnation: str
-    command: int
+    incarnation: Token
+    command: Natural
     job: JobId
-    attempt: int
-    rank: int
+    attempt: Small
+    rank: Small
     reason: Detail
 
 
@@ -213,10 +212,10 @@ class StopFailed(_Event, frozen=True):
     """A worker's tree outlived every signal: the node takes no new work until somebody has looked."""
 
     node: Name
-    incarnation: str
+    incarnation: Token
     job: JobId
-    attempt: int
-    rank: int
+    attempt: Small
+    rank: Small
     detail: Detail
 
 
@@ -226,9 +225,9 @@ class StopFailed(_Event, frozen=True):
 class LeaderStarted(_Event, frozen=True):
     """A scheduler began a term."""
 
-    scheduler: str
-    engine: int
-    policy: str
+    scheduler: Token
+    engine: Small
+    policy: Token
 
 
 class ClockAdvanced(_Event, frozen=True):
@@ -240,16 +239,16 @@ class NodeSuspected(_Event, frozen=True):
     observed; `last_beat_ns` is the server's timestamp of its last beat (0 = none seen)."""
 
     node: Name
-    incarnation: str
-    last_beat_ns: int
-    silent_ms: int
+    incarnation: Token
+    last_beat_ns: Time
+    silent_ms: Natural
 
 
 class NodeRecovered(_Event, frozen=True):
     """A suspect node beats again in the same life."""
 
     node: Name
-    incarnation: str
+    incarnation: Token
 
 
 # -- decisions --------------------------------------------------------------------------------------------------
@@ -260,11 +259,11 @@ class JobAllocated(_Event, frozen=True):
 
     basis: Basis
     job: JobId
-    attempt: int
+    attempt: Small
     placements: list[Placement]
-    master_address: str
-    master_port: int
-    why: str
+    master_address: Token
+    master_port: Port
+    why: Detail
 
 
 class StopOrdered(_Event, frozen=True):
@@ -272,7 +271,7 @@ class StopOrdered(_Event, frozen=True):
 
     basis: Basis
     job: JobId
-    attempt: int
+    attempt: Small
     cause: StopCause
     workers: list[WorkerRef]
 
@@ -282,7 +281,7 @@ class JobRequeued(_Event, frozen=True):
 
     basis: Basis
     job: JobId
-    attempt: int
+    attempt: Small
     cause: RequeueCause
     counted: bool
 
@@ -293,9 +292,9 @@ class NodeLost(_Event, frozen=True):
 
     basis: Basis
     node: Name
-    incarnation: str
-    last_beat_ns: int
-    lease_ms: int
+    incarnation: Token
+    last_beat_ns: Time
+    lease_ms: Natural
     ended: list[AllocationRef]
 
 
@@ -307,22 +306,22 @@ class StartWorker(_Event, frozen=True):
     by their agent when its lease runs out. `world` counts workers; `cpus` and `memory_mib` are this worker's."""
 
     job: JobId
-    attempt: int
-    rank: int
-    world: int
+    attempt: Small
+    rank: Small
+    world: Small
     node: Name
-    incarnation: str
+    incarnation: Token
     name: str
-    user: str
+    user: Token
     command: str | list[str]
     devices: list[DeviceBinding]
-    device_memory_mib: int
-    compute: int
-    cpus: int
-    memory_mib: int
-    master_address: str
-    master_port: int
-    start_by_ns: int
+    device_memory_mib: Natural
+    compute: Small
+    cpus: Small
+    memory_mib: Natural
+    master_address: Token
+    master_port: Port
+    start_by_ns: Time
     leased: bool
     env: dict[str, str] = {}
     workdir: str | None = None
@@ -332,17 +331,17 @@ class StopWorker(_Event, frozen=True):
     """End this worker: the stop signal, the grace, then the whole tree."""
 
     job: JobId
-    attempt: int
-    rank: int
+    attempt: Small
+    rank: Small
     node: Name
-    incarnation: str
+    incarnation: Token
     cause: StopCause
-    grace_ms: int
+    grace_ms: Natural
 
 
 Submission: TypeAlias = JobSubmitted
 JobFact: TypeAlias = JobCancelRequested
-AdminFact: TypeAlias = NodeCordoned | NodeUncordoned | LogGapAccepted
+AdminFact: TypeAlias = NodeCordoned | NodeUncordoned
 NodeFact: TypeAlias = NodeRegistered | WorkerStarted | WorkerExited | WorkerRefused | StopFailed
 Observation: TypeAlias = LeaderStarted | ClockAdvanced | NodeSuspected | NodeRecovered
 Decision: TypeAlias = JobAllocated | StopOrdered | JobRequeued | NodeLost

@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from muster.core.invariants import check_invariants
-from muster.events import codec
-from muster.events import types as t
 from muster.events.log import Log, LogError, MissingEntryError
-from muster.events.subjects import writer_class
 from muster.projections.audit_ledger import Ledger
 from muster.projections.audit_passes import PassChecker, bases_in
 from muster.projections.audit_report import AuditReport
@@ -156,8 +153,6 @@ class _Auditor:
         self._until_check -= 1
         if self._until_check <= 0:
             self._check_invariants()
-        if writer_class(row.subject) == "admin":
-            self._note_gap(row.payload)
 
     def _check_chain(self, row: MirrorRow) -> None:
         """Each row's chain follows from the one before it; after a difference the audit goes on from the row's own,
@@ -178,14 +173,6 @@ class _Auditor:
             check_invariants(self._fold.cluster)
         except (AssertionError, LookupError) as error:
             self._find(state.sequence, "invariant", "the invariants of the state", str(error) or repr(error))
-
-    def _note_gap(self, payload: bytes) -> None:
-        try:
-            event = codec.decode(payload)
-        except codec.UnreadableEventError:
-            return
-        if isinstance(event, t.LogGapAccepted):
-            self.report.gaps.append((event.first, event.last))
 
     def _finish(self) -> None:
         state = self._fold.cluster.state

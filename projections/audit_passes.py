@@ -12,12 +12,12 @@ import msgspec
 
 from muster.core.decide import decide
 from muster.core.order import ENGINE_VERSION, POLICY
-from muster.core.state import State
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
-from muster.events.subjects import CLUSTER_QUEUE, subject_of, writer_class
+from muster.events.subjects import writer_class
 from muster.projections.audit_report import Find, PassCounts
+from muster.projections.decision_subjects import decision_subject
 from muster.projections.fold import Fold
 
 OBSERVATIONS: Final = (t.LeaderStarted, t.ClockAdvanced, t.NodeSuspected, t.NodeRecovered)
@@ -45,8 +45,10 @@ def bases_in(entries: Iterable[Entry]) -> set[int]:
 
 
 class _Expected(NamedTuple):
+    """What must stand next: the event, and its subject after the prefix."""
+
     event: t.Event
-    queue: str
+    subject: str
 
 
 class _AtBasis(NamedTuple):
@@ -98,7 +100,7 @@ class PassChecker:
         except Exception as error:  # noqa: BLE001 - on the state of a damaged log anything may fail: that is a finding
             self._find(state.sequence, "decision", "a state that can be decided on", repr(error))
             return []
-        return [_Expected(event, _queue_of(event, state)) for event in events]
+        return [_Expected(event, decision_subject(event, state, "")) for event in events]
 
     def finish(self) -> None:
         """No entry follows."""
@@ -166,9 +168,9 @@ class PassChecker:
         if this.compared >= len(this.expected):
             self._differ(this, entry, "the end of the pass")
             return
-        event, queue = this.expected[this.compared]
+        event, subject = this.expected[this.compared]
         payload = codec.encode(_on_basis(event, this.basis))
-        subject = subject_of(event, queue, entry.subject.partition(".")[0])
+        subject = entry.subject.partition(".")[0] + subject
         this.compared += 1
         if payload != entry.payload:
             self._differ(this, entry, payload.decode())
@@ -191,13 +193,6 @@ class PassChecker:
         missing = codec.encode(_on_basis(this.expected[this.compared].event, this.basis)).decode()
         sequence = this.first + this.compared
         self._find(sequence, "decision", missing, f"the pass on basis {this.basis.sequence} ends before it")
-
-
-def _queue_of(event: t.Event, state: State) -> str:
-    """The queue in a decision's subject: its job's, by its leaf name."""
-    if isinstance(event, t.JobAllocated | t.StopOrdered | t.JobRequeued) and event.job in state.jobs:
-        return state.jobs[event.job].spec.queue.rpartition("/")[2]
-    return CLUSTER_QUEUE
 
 
 def _on_basis(event: t.Event, basis: t.Basis) -> t.Event:

@@ -40,14 +40,13 @@ class PassCounts(msgspec.Struct):
 class AuditReport(msgspec.Struct):
     """What was audited and found. `entries` from `first` to `last` were folded, on top of the state at `first` - 1;
     `findings` are in the order of the log, the first hundred of `findings_count`. `refused` entries were not applied
-    by the fold; `gaps` are losses that an operator accepted in writing. `chain` is the chain after `last`, in hex."""
+    by the fold. `chain` is the chain after `last`, in hex."""
 
     first: int
     last: int
     entries: int = 0
     passes: PassCounts = msgspec.field(default_factory=PassCounts)
     refused: int = 0
-    gaps: list[tuple[int, int]] = []
     chain: str = ""
     findings_count: int = 0
     findings: list[Finding] = []

@@ -196,7 +196,7 @@ class Fold:
                 return node_rules.stop_failed(cluster, event)
             case t.LeaderStarted():
                 return node_rules.leader_started(cluster, event)
-            case t.ClockAdvanced() | t.LogGapAccepted() | t.StartWorker() | t.StopWorker():
+            case t.ClockAdvanced() | t.StartWorker() | t.StopWorker():
                 return None
             case _:
                 assert_never(event)

@@ -38,6 +38,8 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     job = state.jobs.get(event.job)
     if job is None or (job.phase not in ("PENDING", "CANCELLED")) or event.attempt != job.attempts + 1:
         return f"allocation {event.job}.{event.attempt} does not follow from the job's state"
+    if [place.rank for place in event.placements] != list(range(len(event.placements) or 1)):
+        return f"allocation {event.job}.{event.attempt} does not rank its workers from 0"
     workers = [Worker(place.rank, place.node, place.incarnation, place.devices) for place in event.placements]
     attempt = Attempt(
         event.attempt,

@@ -23,7 +23,7 @@ from muster.events import types as t
 from muster.events.beats import Beats
 from muster.events.lease import Lease
 from muster.events.log import AppendRefusedError, Log, LogError, Message
-from muster.events.subjects import CLUSTER_QUEUE, subject_of
+from muster.projections.decision_subjects import decision_subject
 from muster.projections.follower import Follower
 from muster.projections.watch import Watch
 
@@ -191,17 +191,15 @@ class Scheduler:
         """Append in one write, fenced by the last decision folded, and wait until it is folded."""
         state = self._follower.fold.cluster.state
         messages = [
-            Message(self._subject(event), codec.encode(event), f"{self._id_prefix}-{next(self._ids)}")
+            Message(
+                decision_subject(event, state, self._log.prefix),
+                codec.encode(event),
+                f"{self._id_prefix}-{next(self._ids)}",
+            )
             for event in events
         ]
         last = await self._log.append_fenced(messages, state.fence, APPEND_S)
         await self._follower.wait_for(last, CATCH_UP_S)
-
-    def _subject(self, event: t.Event) -> str:
-        job_id = getattr(event, "job", None)
-        job = self._follower.fold.cluster.state.jobs.get(job_id) if job_id is not None else None
-        queue = job.spec.queue.rpartition("/")[2] if job is not None else CLUSTER_QUEUE
-        return subject_of(event, queue, self._log.prefix)
 
     async def _rest(self, seen: int) -> None:
         """Sleep until an entry comes in, or it is time to look again."""

@@ -274,12 +274,6 @@ async def test_passes_of_another_engine_are_told_and_not_decided_again() -> None
     assert report.passes.redecided == 0
 
 
-async def test_accepted_gaps_are_told() -> None:
-    script = simple()
-    script.append(t.LogGapAccepted(3, 4, "ada", "the disk died"))
-    assert (await audit_log(script.entries)).gaps == [(3, 4)]
-
-
 # -- expect -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,31 @@
+"""`make bench`: every measurement, as the table of docs/performance.md."""
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+
+from bench import placement, replay
+from bench.table import Row, as_markdown
+
+
+async def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="bench", description="Measure Muster; nothing else should run meanwhile.")
+    parser.add_argument("--entries", type=int, default=200_000, help="entries of the replays")
+    parser.add_argument("--cold-entries", type=int, default=1_000_000, help="entries of the cold start")
+    parser.add_argument("--only", choices=("replay", "placement", "service"), help="one group of measurements")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    if arguments.only in (None, "placement"):
+        rows += [placement.decide_alone(gangs=False), placement.decide_alone(gangs=True)]
+        rows += await placement.through_the_log()
+    if arguments.only in (None, "replay"):
+        rows += await replay.measure(arguments.entries, arguments.cold_entries)
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    sys.stdout.write(f"{machine}\n\n{as_markdown(rows)}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
