@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from muster.api.cli_base import CommandError, Exit, Session, client_command, width
 from muster.api.cli_jobs import JOB, job_table
 from muster.api.client import Json, UnreachableError
+from muster.api.event_text import event_line
 from muster.api.table import clean, fields, render
 from muster.api.times import mib
 
@@ -120,10 +121,10 @@ def events(session: Session, job: int | None, after: int | None, limit: int, *, 
     path = f"/v1/jobs/{job}/events" if job is not None else "/v1/events"
     if follow:
         for event in _follow(session, path, after):
-            click.echo(json.dumps(event) if session.as_json else _event_line(event))
+            click.echo(json.dumps(event) if session.as_json else event_line(event))
     else:
         page = session.read(path, after=after, limit=limit)
-        session.show(page, lambda found: "\n".join(_event_line(event) for event in found["events"]))
+        session.show(page, lambda found: "\n".join(event_line(event) for event in found["events"]))
 
 
 def _follow(session: Session, path: str, after: int | None) -> Iterator[Json]:
@@ -149,20 +150,6 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[Json]:
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         yield from (json.loads(line) for line in lines if line.strip())
-
-
-def _event_line(event: Json) -> str:
-    data = event["data"] or {}
-    shown = {name: value for name, value in data.items() if name not in ("type", "spec", "inventory", "basis", "env")}
-    kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
-    words = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
-    moment = event["time"][11:23]
-    line = f"{event['sequence']:>6}  {moment}  {kind:<18}  {clean(words)}".rstrip()
-    return line[: width() or None]
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 @click.command()

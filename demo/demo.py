@@ -21,14 +21,14 @@ START_S = 60
 STEP_S = 45
 
 
-class Failure(Exception):
+class StepError(Exception):
     """A step did not show what it must."""
 
 
 def expect(truth: object, what: str) -> None:
     """Fail unless it is so."""
     if not truth:
-        raise Failure(what)
+        raise StepError(what)
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -88,7 +88,7 @@ def main() -> int:
         os.environ["MUSTER_SERVER"] = url
         try:
             show()
-        except (Failure, subprocess.SubprocessError) as error:
+        except (StepError, subprocess.SubprocessError) as error:
             print(f"\nthe demonstration failed: {error}", flush=True)
             return 1
         finally:

@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from api_harness import Background, FakeOutputs, Harness
@@ -14,9 +13,11 @@ from click.testing import CliRunner, Result
 
 from muster.api.cli import main
 
+Muster = Callable[..., Result]
+
 
 @pytest.fixture
-def muster(server: Background) -> Iterator[Any]:
+def muster(server: Background) -> Muster:
     server.do(lambda harness: harness.add_node("node-1"))
 
     def call(*words: str) -> Result:
@@ -31,7 +32,7 @@ async def _run_to_end(harness: Harness, job: int, code: int) -> None:
     await harness.end(job, code)
 
 
-def test_submit_prints_the_job(muster: Any) -> None:
+def test_submit_prints_the_job(muster: Muster) -> None:
     result = muster("submit", "--gpus", "2", "--name", "x", "--", "python", "train.py", "--fast")
     assert (result.exit_code, result.output) == (0, "job 2\n")
     job = json.loads(muster("show", "2", "--json").output)
@@ -39,7 +40,7 @@ def test_submit_prints_the_job(muster: Any) -> None:
     assert job["spec"]["workdir"] == os.getcwd()  # noqa: PTH109
 
 
-def test_a_toml_file_with_flags_on_top(muster: Any, tmp_path: Path) -> None:
+def test_a_toml_file_with_flags_on_top(muster: Muster, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('name = "a"\ncommand = "echo hi"\ngpus = 1\n[gpu]\nmemory = "40GiB"\n')
     assert muster("submit", "--name", "b", "--gpu-compute", "0.5", str(file)).exit_code == 0
@@ -47,7 +48,7 @@ def test_a_toml_file_with_flags_on_top(muster: Any, tmp_path: Path) -> None:
     assert (spec["name"], spec["gpu"]) == ("b", {"memory": 40960, "compute": 0.5})
 
 
-def test_a_script_with_its_wishes_in_it(muster: Any, tmp_path: Path) -> None:
+def test_a_script_with_its_wishes_in_it(muster: Muster, tmp_path: Path) -> None:
     file = tmp_path / "train.sh"
     file.write_text('#!/bin/sh\n#MUSTER gpus = 3\n#MUSTER gpu.memory = "20GiB"\necho "$1"\n')
     assert muster("submit", str(file), "hello").exit_code == 0
@@ -56,7 +57,7 @@ def test_a_script_with_its_wishes_in_it(muster: Any, tmp_path: Path) -> None:
     assert subprocess.run(spec["command"], capture_output=True, check=True).stdout == b"hello\n"
 
 
-def test_a_broken_file_is_told_with_its_line(muster: Any, tmp_path: Path) -> None:
+def test_a_broken_file_is_told_with_its_line(muster: Muster, tmp_path: Path) -> None:
     file = tmp_path / "train.sh"
     file.write_text("#!/bin/sh\n\n#MUSTER gpus = = 3\n")
     result = muster("submit", str(file))
@@ -64,14 +65,14 @@ def test_a_broken_file_is_told_with_its_line(muster: Any, tmp_path: Path) -> Non
     assert "line 3" in result.stderr
 
 
-def test_only_named_variables_are_passed_on(muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_named_variables_are_passed_on(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANTED", "yes")
     monkeypatch.setenv("UNWANTED", "no")
     muster("submit", "--gpus", "1", "--env", "WANTED", "--env", "SET=1", "--", "true")
     assert json.loads(muster("show", "2", "--json").output)["spec"]["env"] == {"WANTED": "yes", "SET": "1"}
 
 
-def test_the_queue_is_a_table(muster: Any, server: Background) -> None:
+def test_the_queue_is_a_table(muster: Muster, server: Background) -> None:
     muster("submit", "--gpus", "8", "--name", "big", "--", "true")
     server.do(lambda harness: harness.decide())
     muster("submit", "--gpus", "1", "--name", "small", "--", "true")
@@ -82,7 +83,7 @@ def test_the_queue_is_a_table(muster: Any, server: Background) -> None:
     assert "0 are idle" in small
 
 
-def test_at_runs_a_command_in_the_past(muster: Any, server: Background) -> None:
+def test_at_runs_a_command_in_the_past(muster: Muster, server: Background) -> None:
     muster("submit", "--gpus", "1", "--", "true")
     server.do(lambda harness: _run_to_end(harness, 2, 0))
     assert len(muster("queue").output.splitlines()) == 1
@@ -93,14 +94,14 @@ def test_at_runs_a_command_in_the_past(muster: Any, server: Background) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_wait_and_run_end_with_the_jobs_code(muster: Any, server: Background, code: int) -> None:
+def test_wait_and_run_end_with_the_jobs_code(muster: Muster, server: Background, code: int) -> None:
     muster("submit", "--gpus", "1", "--", "true")
     assert muster("wait", "2", "--timeout", "0").exit_code == 124
     server.do(lambda harness: _run_to_end(harness, 2, code))
     assert muster("wait", "2").exit_code == code
 
 
-def test_exit_codes(muster: Any) -> None:
+def test_exit_codes(muster: Muster) -> None:
     assert muster("show", "99").exit_code == 3
     assert muster("nodes", "node-9").exit_code == 3
     assert muster("submit", "--gpus", "64", "--", "true").exit_code == 6
@@ -112,19 +113,19 @@ def test_exit_codes(muster: Any) -> None:
     assert muster("submit", "--key", "k", "--gpus", "2", "--", "true").exit_code == 4
 
 
-def test_a_refusal_names_the_field_and_the_next_step(muster: Any) -> None:
+def test_a_refusal_names_the_field_and_the_next_step(muster: Muster) -> None:
     result = muster("submit", "--gpus", "64", "--", "true")
     assert "/gpus: asks for 64; the whole cluster has 8" in result.stderr
     assert "--wait-for-capacity" in result.stderr
 
 
-def test_cancelling_what_has_ended_is_a_conflict(muster: Any, server: Background) -> None:
+def test_cancelling_what_has_ended_is_a_conflict(muster: Muster, server: Background) -> None:
     muster("submit", "--gpus", "1", "--", "true")
     server.do(lambda harness: _run_to_end(harness, 2, 0))
     assert muster("cancel", "2").exit_code == 4
 
 
-def test_logs_go_to_stdout(muster: Any, server: Background) -> None:
+def test_logs_go_to_stdout(muster: Muster, server: Background) -> None:
     muster("submit", "--gpus", "1", "--", "true")
     outputs = server.harness.outputs
     assert isinstance(outputs, FakeOutputs)
@@ -134,7 +135,7 @@ def test_logs_go_to_stdout(muster: Any, server: Background) -> None:
     assert muster("logs", "-f", "2").output == "one\ntwo\n"
 
 
-def test_events_state_nodes_explain_audit(muster: Any, server: Background) -> None:
+def test_events_state_nodes_explain_audit(muster: Muster, server: Background) -> None:
     muster("submit", "--gpus", "1", "--", "true")
     server.do(lambda harness: _run_to_end(harness, 2, 0))
     kinds = [line.split()[2] for line in muster("events", "--job", "2").output.splitlines()]
@@ -149,7 +150,7 @@ def test_events_state_nodes_explain_audit(muster: Any, server: Background) -> No
     assert (audit.exit_code, audit.output.splitlines()[-1]) == (0, "clean: everything is as it must be")
 
 
-def test_text_from_outside_cannot_steer_the_terminal(muster: Any) -> None:
+def test_text_from_outside_cannot_steer_the_terminal(muster: Muster) -> None:
     muster("submit", "--gpus", "1", "--name", "a\x1b[2Jb", "--", "true")
     for command in (("queue",), ("show", "2"), ("events",)):
         assert "\x1b" not in muster(*command).output

@@ -3,7 +3,7 @@
 from typing import Any
 
 import aiohttp
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it brings no types
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
 from muster.api.routes import ROUTES

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from api_harness import FakeOutputs, Harness
 
+from muster.events.log import Message
 from muster.events.spec import JobSpec
 from muster.events.types import JobSubmitted, NodeCordoned
 
@@ -233,7 +234,7 @@ async def test_ndjson_ends_where_the_log_does(harness: Harness, http: aiohttp.Cl
 
 
 async def _sse(answer: aiohttp.ClientResponse, count: int) -> list[tuple[int, str, Any]]:
-    found = []
+    found: list[tuple[int, str, Any]] = []
     while len(found) < count:
         block = (await answer.content.readuntil(b"\n\n")).decode()
         fields = dict(line.split(": ", 1) for line in block.strip().splitlines() if not line.startswith(":"))
@@ -260,8 +261,6 @@ async def test_server_sent_events_resume_after_the_last_one_seen(harness: Harnes
 
 
 async def test_what_is_no_event_is_shown_as_such(harness: Harness, http: aiohttp.ClientSession) -> None:
-    from muster.events.log import Message  # noqa: PLC0415
-
     await harness.log.append(Message("muster.admin.odd", b'{"type": "x\\nid: 9"}', "odd"))
     await harness.follower.wait_for(1, 10)
     [event] = (await _get(http, "/v1/events"))["events"]

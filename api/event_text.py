@@ -1,0 +1,58 @@
+"""An event of the log in one line for a terminal: what happened to whom, without what only programs need."""
+
+from typing import Any, Final
+
+from muster.api.table import clean
+
+_LEFT_OUT: Final = frozenset(
+    ("type", "spec", "inventory", "basis", "env", "incarnation", "key", "command", "workdir", "name",
+     "device_memory_mib", "compute", "cpus", "memory_mib", "start_by_ns", "leased", "lease_ms", "agent_version",
+     "master_address", "master_port")
+)  # fmt: skip
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """`SEQUENCE TIME EVENT WORDS`."""
+    data = event["data"] if isinstance(event["data"], dict) else {}
+    kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
+    words = [f"{name}={_value(name, value)}" for name, value in data.items() if name not in _LEFT_OUT and value != []]
+    if kind == "JobSubmitted":
+        words += _wishes(data.get("spec") or {})
+    if kind == "NodeRegistered":
+        words += _equipment(data.get("inventory") or {})
+    return clean(f"{event['sequence']:>6}  {event['time'][11:23]}  {kind:<15}  {' '.join(words)}").rstrip()
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "placements":
+        return " ".join(f"{place['node']}[{ranges(place['devices'])}]" for place in value)
+    if name == "devices":
+        return f"[{ranges([device['index'] for device in value])}]"
+    if name == "exit":
+        detail = f" ({value['detail']})" if value.get("detail") else ""
+        return f"{value['reason']}:{value.get('exit_code', '?')}{detail}"
+    if name == "workers":
+        return ",".join(f"{worker.get('job', '')}#{worker['rank']}" for worker in value)
+    if name == "ended":
+        return ",".join(f"{attempt['job']}.{attempt['attempt']}" for attempt in value)
+    return repr(value) if isinstance(value, str) and " " in value else str(value)
+
+
+def _wishes(spec: dict[str, Any]) -> list[str]:
+    return [f"{name}={spec[name]}" for name in ("name", "gpus", "nodes", "cpus") if name in spec]
+
+
+def _equipment(inventory: dict[str, Any]) -> list[str]:
+    devices = inventory.get("devices") or []
+    return [f"devices={len(devices)}x{devices[0]['model']}" if devices else "devices=0"]
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0-3,6` for 0, 1, 2, 3, 6."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

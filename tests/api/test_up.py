@@ -1,0 +1,200 @@
+"""`muster up` as a person runs it: real broker, real processes, signals and all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MUSTER = str(Path(sys.executable).with_name("muster"))
+DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
+DEADLINE_S = 30
+
+
+def until(truth: Callable[[], Any], what: str) -> Any:
+    """Look again and again until it is so."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (found := truth()):
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.02)
+    return found
+
+
+class Up:
+    """A running `muster up`."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        ports = f"{20_000 + os.getpid() % 10_000}-{20_099 + os.getpid() % 10_000}"
+        words = [MUSTER, "up", "--data", str(data), "--port", "0", "--ports", ports]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        until(lambda: (data / "up.json").exists() or self.process.poll() is not None, "up is not ready")
+        assert self.process.poll() is None, self.process.communicate()[0]
+        self.told = json.loads((data / "up.json").read_text())
+
+    def call(self, *words: str, code: int = 0) -> str:
+        environment = os.environ | {"MUSTER_SERVER": self.told["url"]}
+        done = subprocess.run(
+            [MUSTER, *words], env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def submit(self, *words: str) -> str:
+        return self.call("submit", "--gpus", "1", "--", *words).split()[1]
+
+    def worker(self, job: str) -> int:
+        """The process of a job's only worker, once it runs."""
+
+        def pid() -> int:
+            workers = json.loads(self.call("show", job, "--json"))["workers"]
+            return int(workers[0]["pid"]) if workers else 0
+
+        return int(until(pid, f"job {job} does not start"))
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode
+
+
+@contextmanager
+def running(data: Path) -> Iterator[Up]:
+    up = Up(data)
+    try:
+        yield up
+    finally:
+        if up.process.poll() is None:
+            up.end()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that has ended and waits to be reaped does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def broker_of(up: Up) -> int:
+    """The broker's process: the child of `up` that is the server."""
+    children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
+    return next(int(pid) for pid in children if b"nats-server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def test_ctrl_c_ends_everything_jobs_too(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as up:
+        pid = up.worker(up.submit("sleep", "600"))
+        broker = broker_of(up)
+        assert alive(pid)
+        assert up.end() == 0
+        until(lambda: not alive(pid) and not alive(broker), "something outlives Ctrl-C")
+        assert not (up.data / "up.json").exists()
+
+
+def test_kill_9_leaves_jobs_to_be_adopted(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with running(tmp_path / "data") as up:
+        job = up.submit("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done; echo done; exit 7")
+        pid = up.worker(job)
+        up.end(signal.SIGKILL)
+        (up.data / "up.json").unlink()
+    assert alive(pid)
+    with running(tmp_path / "data") as up:
+        assert up.worker(job) == pid
+        go.touch()
+        up.call("wait", job, code=7)
+        assert up.call("logs", job) == "done\n"
+        assert json.loads(up.call("show", job, "--json"))["attempts"] == 1
+        up.call("audit")
+        up.call("audit", "--mirror")
+
+
+def test_a_broker_that_dies_is_started_again(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as up:
+        first = up.submit("sh", "-c", "sleep 1; exit 3")
+        up.worker(first)
+        broker = broker_of(up)
+        os.kill(broker, signal.SIGKILL)
+        second = up.submit("sh", "-c", "exit 4")
+        up.call("wait", first, code=3)
+        up.call("wait", second, code=4)
+        assert broker_of(up) != broker
+        up.call("audit")
+
+
+def test_only_one_up_uses_a_folder(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as up:
+        words = [MUSTER, "up", "--data", str(up.data), "--port", "0"]
+        second = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert second.returncode == 1
+        assert "another `muster up` runs" in second.stderr
+        assert "--data" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--host", "0.0.0.0"), "loopback"),  # the point: it is refused
+        (("--simulate", "8 big ones"), "NODESxDEVICESxMODEL"),
+        (("--ports", "all"), "FIRST-LAST"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, words: tuple[str, ...], text: str) -> None:
+    command = [MUSTER, "up", "--data", str(tmp_path / "data"), "--port", "0", *words]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert found.returncode == 1
+    assert text in found.stderr
+
+
+def test_ctrl_c_cancels_a_run(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as up:
+        environment = os.environ | {"MUSTER_SERVER": up.told["url"]}
+        words = [MUSTER, "run", "--gpus", "1", "--", "sh", "-c", "echo begun; exec sleep 600"]
+        run = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begun\n"
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=DEADLINE_S)
+        assert run.returncode == 130
+        assert "cancelled" in errors
+        [job] = json.loads(up.call("jobs", "--json"))["jobs"]
+        ended = json.loads(up.call("wait", str(job["id"]), "--json", code=1))
+        assert ended["state"] == "CANCELLED"
+
+
+def test_the_parts_run_apart(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as up:
+        credentials = up.data / "broker" / "credentials.json"
+        apart = ["--connect", up.told["broker"], "--credentials", str(credentials), "--data", str(tmp_path / "apart")]
+        server = subprocess.Popen([MUSTER, "server", "--port", "0", *apart], stdout=subprocess.PIPE, text=True)
+        scheduler = subprocess.Popen([MUSTER, "scheduler", *apart], stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            assert scheduler.stdout is not None
+            url = server.stdout.readline().split()[-1]
+            assert "stands" in scheduler.stdout.readline()
+            job = up.submit("true")
+            up.call("wait", job)
+            shown = up.call("wait", job, "--json", "--server", url)
+            assert json.loads(shown)["state"] == "COMPLETED"
+            node = [MUSTER, "agent", "--node", "node-1", "--simulate", "8xA100-80GB", *apart]
+            assert subprocess.run([*node[:3], "nobody", *node[4:]], capture_output=True, check=False).returncode == 1
+        finally:
+            for part in (server, scheduler):
+                part.send_signal(signal.SIGTERM)
+                part.communicate(timeout=DEADLINE_S)
+                assert part.returncode == 0
+
+
+def test_the_demonstration_proves_itself() -> None:
+    found = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "all of it is so" in found.stdout
