@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -202,14 +202,18 @@ class Agent:
         await beating.wait()
         taken = registered
         while True:
+            chunks = self._link.commands(self._settings.node, taken)
             try:
-                async for entries in self._link.commands(self._settings.node, taken):
+                async for entries in chunks:
                     fresh = [entry for entry in entries if entry.sequence > taken]
                     if fresh:
                         await self._take(fresh)
                         taken = fresh[-1].sequence
             except (LogError, OSError, TimeoutError) as error:
                 logger.warning("commands cannot be read: %s", error)
+            finally:
+                if isinstance(chunks, AsyncGenerator):
+                    await chunks.aclose()
             await asyncio.sleep(RETRY_S)
 
     async def _take(self, entries: list[Entry]) -> None:

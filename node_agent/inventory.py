@@ -199,16 +199,25 @@ def _nvml_devices(nvml: Any) -> list[Device]:
     for number in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(number)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-            model = _model(_text(nvml.nvmlDeviceGetName(handle)), memory.total // MIB)
+            total_mib, usable_mib, _ = _memory_mib(nvml, handle)
+            model = _model(_text(nvml.nvmlDeviceGetName(handle)), total_mib)
             bus = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
             uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             continue
-        usable_mib = (memory.total - memory.reserved) // MIB
-        found.append(Device(0, uuid, model, usable_mib, _nominal_mib(model, memory.total // MIB), bus))
+        found.append(Device(0, uuid, model, usable_mib, _nominal_mib(model, total_mib), bus))
     found.sort(key=lambda device: device.pci_bus_id)
     return [msgspec.structs.replace(device, index=index) for index, device in enumerate(found)]
+
+
+def _memory_mib(nvml: Any, handle: Any) -> tuple[int, int, int]:
+    """Total, usable (total less the driver's reserve) and used. Drivers before R510 do not tell what they reserve."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError_FunctionNotFound:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return memory.total // MIB, memory.total // MIB, memory.used // MIB
+    return memory.total // MIB, (memory.total - memory.reserved) // MIB, memory.used // MIB
 
 
 def _model(name: str, total_mib: int) -> str:
@@ -240,14 +249,14 @@ def _nvml_sample(nvml: Any, device: Device) -> DeviceSample:
     handle = ask(lambda: nvml.nvmlDeviceGetHandleByUUID(device.uuid))
     if handle is None:
         return DeviceSample(device.index, device.uuid, healthy=False)
-    memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+    memory = ask(lambda: _memory_mib(nvml, handle)) or (None, None, None)
     rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     power_mw = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     return DeviceSample(
         index=device.index,
         uuid=device.uuid,
-        memory_total_mib=(memory.total - memory.reserved) // MIB if memory else None,
-        memory_used_mib=memory.used // MIB if memory else None,
+        memory_total_mib=memory[1],
+        memory_used_mib=memory[2],
         sm_percent=rates.gpu if rates else None,
         temperature_c=ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
         power_w=power_mw / 1000 if power_mw is not None else None,

@@ -64,33 +64,35 @@ class _Keeper:
         self.leader_status: int | None = None
         self.has_children = True
         self.reason: str | None = None  # why the keeper ended it; None = it ended by itself
+        self.detail = ""
         self.kill_at_ms: int | None = None  # past it everything is killed, again and again
         self.kills = 0
 
-    def begin(self, reply: Reply) -> str | None:
-        """Run the program; what went wrong, or None once it runs."""
+    def begin(self, reply: Reply) -> None:
+        """Run the program, or note why it does not. What is wrong with this machine is not the program's fault."""
         try:
-            failure = self.start()
+            self.detail = self.start()
         except OSError as error:
-            failure = f"{error.filename or 'the worker'}: {error.strerror}"
-        if failure is None:
+            self.reason = "lost"
+            self.detail = f"{error.filename or 'the worker'}: {error.strerror}"
+        if not self.detail:
             reply(f"started {self.leader} {os.getpid()}")
-        else:
-            self.end(0)
-        return failure
+            return
+        self.reason = self.reason or "start_failed"
+        self.end(0)
 
-    def start(self) -> str | None:
-        """Fork, record, then let the program run; what it could not do, or None."""
+    def start(self) -> str:
+        """Fork, record, then let the program run; why that could not be executed ("" = it runs)."""
         if self.cgroup and not tree.make_cgroup(self.cgroup):
             self.cgroup = None
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         go_read, go_write = os.pipe()
         failure_read, failure_write = os.pipe()
         keeper = os.getpid()
-        self.leader = os.fork()
+        self.leader = tree.fork_into_cgroup(self.cgroup) if self.cgroup else os.fork()
         if self.leader == 0:
             os.close(go_write)
-            _run_program(self.ticket, keeper, self.cgroup, output, go_read, failure_write)
+            _run_program(self.ticket, keeper, output, go_read, failure_write)
         for fd in (output, go_read, failure_write):
             os.close(fd)
         stat = tree.read_stat(self.leader)
@@ -105,7 +107,7 @@ class _Keeper:
         os.close(go_write)
         failure = os.read(failure_read, DETAIL_LIMIT)
         os.close(failure_read)
-        return failure.decode("utf-8", "replace") or None
+        return failure.decode("utf-8", "replace")
 
     def keep(self) -> None:
         """Return when nothing of the tree is left."""
@@ -199,27 +201,23 @@ class _Keeper:
 
     def exit_record(self) -> dict[str, Any]:
         """How the first process ended, and why."""
-        status = self.leader_status
+        status = None if self.reason in ("start_failed", "lost") else self.leader_status
         code = os.waitstatus_to_exitcode(status) if status is not None else None
         return {
             "reason": self.reason or "exited",
             "exit_code": code if code is None or code >= 0 else 128 - code,
             "signal": -code if code is not None and code < 0 else None,
-            "detail": "",
+            "detail": self.detail,
         }
 
 
-def _run_program(
-    ticket: dict[str, Any], keeper: int, cgroup: str | None, output: int, go: int, failure: int
-) -> NoReturn:
+def _run_program(ticket: dict[str, Any], keeper: int, output: int, go: int, failure: int) -> NoReturn:
     """In the worker's first process: become the program. It waits until it is on record."""
     try:
         os.setsid()
         tree.die_with_parent()
         if os.getppid() != keeper or os.read(go, 1) != b"g":
             os._exit(1)
-        if cgroup:
-            tree.enter_cgroup(cgroup)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(output, 1)
@@ -261,14 +259,12 @@ def keep(directory: str, reply: Reply) -> None:
     keeper = _Keeper(ticket, control, wakeup)
     keeper.read_order()
     keeper.check_lease()
-    failure = keeper.begin(reply) if keeper.reason is None else None
+    if keeper.reason is None:
+        keeper.begin(reply)
     keeper.keep()
-    record = keeper.exit_record()
-    if failure is not None:
-        record = {"reason": "start_failed", "exit_code": None, "signal": None, "detail": failure}
-    write_exit(room, record)
     if keeper.cgroup:
         tree.remove_cgroup(keeper.cgroup)
+    write_exit(room, keeper.exit_record())
 
 
 def serve_one(directory: str, reply: Reply) -> NoReturn:

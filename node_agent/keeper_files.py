@@ -24,7 +24,7 @@ def boottime_ns() -> int:
 def read_lease(path: str) -> int | None:
     """The deadline in a lease file, in ns of `boottime_ns`; None if it cannot be read or is of another boot."""
     try:
-        with open(path, encoding="ascii") as file:
+        with open(path, encoding="utf-8") as file:
             boot, first, second = file.read().split()
     except (OSError, ValueError):
         return None
@@ -33,8 +33,8 @@ def read_lease(path: str) -> int | None:
 
 def write_file(path: str, text: str) -> None:
     """Write a small file so that a reader sees all of it or nothing."""
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(f"{path}.new", "wb", buffering=0) as file:
+        file.write(text.encode())
     os.replace(f"{path}.new", path)
 
 

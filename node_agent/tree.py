@@ -8,6 +8,7 @@ A process is known by its pid *and* its start time; pids are reused.
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 from typing import NamedTuple
@@ -15,6 +16,9 @@ from typing import NamedTuple
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ZOMBIE_STATES = frozenset({"Z", "X"})
+
+_SYS_CLONE3 = 435
+_CLONE_INTO_CGROUP = 0x2_0000_0000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -26,6 +30,22 @@ class ProcessStat(NamedTuple):
     parent: int
     state: str
     start_ticks: int
+
+
+class _CloneArguments(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("pidfd", ctypes.c_uint64),
+        ("child_tid", ctypes.c_uint64),
+        ("parent_tid", ctypes.c_uint64),
+        ("exit_signal", ctypes.c_uint64),
+        ("stack", ctypes.c_uint64),
+        ("stack_size", ctypes.c_uint64),
+        ("tls", ctypes.c_uint64),
+        ("set_tid", ctypes.c_uint64),
+        ("set_tid_size", ctypes.c_uint64),
+        ("cgroup", ctypes.c_uint64),
+    )
 
 
 def _prctl(option: int, value: int) -> None:
@@ -44,10 +64,11 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@functools.cache
 def boot_id() -> str:
     """This boot of the machine."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        return file.read().decode().strip()
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -140,13 +161,28 @@ def make_cgroup(path: str) -> bool:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def enter_cgroup(path: str) -> None:
-    """Move this process there."""
-    _write(f"{path}/cgroup.procs", "0")
+def fork_into_cgroup(path: str) -> int:
+    """Fork, with the child there from its first instant: moving a process costs a machine that idles 20 ms.
+
+    Only for a process of one thread: Python's own hooks around a fork are not run.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        arguments = _CloneArguments(flags=_CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=folder)
+        pid = int(_libc.syscall(_SYS_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments)))
+    finally:
+        os.close(folder)
+    if pid >= 0:
+        return pid
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):  # held as a descendant, then
+            _write(f"{path}/cgroup.procs", "0")
+    return pid
 
 
 def kill_cgroup(path: str) -> None:
@@ -158,7 +194,7 @@ def kill_cgroup(path: str) -> None:
 def cgroup_populated(path: str) -> bool:
     """Whether a process that is no zombie is in it or below."""
     try:
-        with open(f"{path}/cgroup.events", encoding="ascii") as file:
+        with open(f"{path}/cgroup.events", encoding="utf-8") as file:
             return "populated 1" in file.read()
     except FileNotFoundError:
         return False
@@ -168,7 +204,7 @@ def cgroup_processes(path: str) -> list[int]:
     """The pids in it and below."""
     pids: list[int] = []
     for folder, _, _ in os.walk(path):
-        with contextlib.suppress(OSError), open(f"{folder}/cgroup.procs", encoding="ascii") as file:
+        with contextlib.suppress(OSError), open(f"{folder}/cgroup.procs", encoding="utf-8") as file:
             pids.extend(int(line) for line in file)
     return pids
 

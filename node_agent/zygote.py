@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 
-from muster.node_agent import keeper
+from muster.node_agent import keeper, tree
 
 REQUEST_LIMIT_BYTES = 8192
 
@@ -39,6 +39,8 @@ def main(descriptor: int) -> None:
     agent = socket.socket(fileno=descriptor)
     agent.set_inheritable(False)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers that end are nobody's to wait for
+    tree.boot_id()
+    gc.disable()  # a keeper makes no garbage to speak of, and looking for it would copy the pages it shares
     gc.freeze()
     while request := agent.recv(REQUEST_LIMIT_BYTES):
         folder = request.decode()

@@ -174,3 +174,11 @@ def stop(incarnation: str, grace_ms: int = 2_000, **values: Any) -> StopWorker:
 
 def python(source: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", source]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False

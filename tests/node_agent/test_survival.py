@@ -8,23 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_world import DEADLINE_S, FakeLink, NewNode, python, start, stop
+from agent_world import DEADLINE_S, FakeLink, NewNode, alive, python, start, stop
 
 from muster.events.log import LogFullError, LogUnavailableError
-from muster.events.types import NodeRegistered, StopFailed, WorkerExited, WorkerRefused, WorkerStarted
+from muster.events.types import ExitStatus, NodeRegistered, StopFailed, WorkerExited, WorkerRefused, WorkerStarted
 from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers, keeper_gone
 from muster.node_agent.lease import Lease
 from muster.node_agent.worker_folder import Ticket, WorkerFolder
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -148,6 +140,28 @@ def ticket(job: int, argv: list[str], folder: WorkerFolder) -> Ticket:
         claims_mib={},
         compute=0,
     )
+
+
+async def test_a_keeper_by_itself_runs_its_ticket_and_records_the_exit(tmp_path: Path) -> None:
+    folder = WorkerFolder(tmp_path / "5.1.0")
+    folder.prepare(ticket(5, ["/bin/sh", "-c", "pwd; exit 11"], folder))
+    keeper = await asyncio.create_subprocess_exec(sys.executable, "-m", "muster.node_agent.keeper", str(folder.path))
+    assert await keeper.wait() == 0
+    assert folder.output.read_text() == f"{folder.path}/work\n"
+    assert folder.exit() == ExitStatus("exited", exit_code=11)
+    again = await asyncio.create_subprocess_exec(sys.executable, "-m", "muster.node_agent.keeper", str(folder.path))
+    assert await again.wait() == 0
+    assert folder.output.read_text().count("work") == 1
+
+
+async def test_an_order_to_stop_that_came_first_keeps_the_program_from_running(tmp_path: Path) -> None:
+    folder = WorkerFolder(tmp_path / "5.1.0")
+    folder.prepare(ticket(5, ["/bin/sh", "-c", "echo ran"], folder))
+    folder.order_stop("stopped", 1000)
+    keeper = await asyncio.create_subprocess_exec(sys.executable, "-m", "muster.node_agent.keeper", str(folder.path))
+    await keeper.wait()
+    assert folder.exit() == ExitStatus("stopped")
+    assert not folder.output.exists()
 
 
 async def test_two_agents_on_one_folder_are_refused(new_node: NewNode) -> None:
