@@ -17,6 +17,7 @@ from muster.api.table import clean, fields, render
 from muster.api.times import elapsed
 
 WAIT_POLL_S: Final = 25
+SERVICE_UNAVAILABLE: Final = 503
 JOB = click.IntRange(min=1)
 
 _SPEC_OPTIONS: Final = [
@@ -93,7 +94,14 @@ def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -
     spec = build_spec(command, flags)
     if "command" not in spec:
         raise CommandError("nothing to run", Exit.USAGE, "give a job file, a script, or a command after --")
-    return session.client.post("/v1/jobs", spec, {"wait_for_capacity": wait}, {"Idempotency-Key": key})
+    try:
+        return session.client.post("/v1/jobs", spec, {"wait_for_capacity": wait}, {"Idempotency-Key": key})
+    except (UnreachableError, RefusedError) as error:
+        may_have_it = error.sent if isinstance(error, UnreachableError) else error.status == SERVICE_UNAVAILABLE
+        if not may_have_it:
+            raise
+        step = f"it may have been accepted: the same command with --key {key} makes no second job"
+        raise CommandError(clean(error), Exit.UNREACHABLE, step) from error
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

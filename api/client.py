@@ -17,7 +17,11 @@ Json = dict[str, Any]
 
 
 class UnreachableError(Exception):
-    """No answer from the server."""
+    """No answer from the server. `sent` tells whether the request may have reached it."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class RefusedError(Exception):
@@ -83,7 +87,7 @@ class Client:
             while chunk := answer.read1(65536):
                 yield chunk
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"the connection to {self.server} broke: {error}") from error
+            raise UnreachableError(f"the connection to {self.server} broke: {error}", sent=True) from error
         finally:
             connection.close()
 
@@ -93,7 +97,7 @@ class Client:
             answer = self._request(connection, method, path, body, headers)
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"no answer from {self.server}: {error}") from error
+            raise UnreachableError(f"no answer from {self.server}: {error}", sent=True) from error
         finally:
             connection.close()
         if answer.status >= http.client.BAD_REQUEST:
@@ -106,7 +110,7 @@ class Client:
         try:
             connection.connect()
         except OSError as error:
-            raise UnreachableError(f"no server at {self.server}: {error.strerror or error}") from error
+            raise UnreachableError(f"no server at {self.server}: {error.strerror or error}", sent=False) from error
         assert isinstance(connection.sock, socket.socket)
         connection.sock.settimeout(timeout_s)
         return connection

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from muster.api.answers import problem
+from muster.api.answers import SEQUENCE_HEADER, problem
 from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
 from muster.api.http_types import Handler
 from muster.api.insight import AUDITING
@@ -89,7 +89,14 @@ def _check_content(request: web.Request) -> None:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Check the request, and turn whatever goes wrong into a problem."""
+    """Check the request, turn whatever goes wrong into a problem, and say for which sequence the answer stands."""
+    response = await _handle(request, handler)
+    if not response.prepared:
+        response.headers.setdefault(SEQUENCE_HEADER, str(request.app[SERVICE].state.sequence))
+    return response
+
+
+async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         _check_origin(request)
         _check_content(request)
@@ -97,16 +104,14 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         return problem(error)
     except web.HTTPRequestEntityTooLarge:
-        limit = ApiError(
-            413, "too_large", "the body is too large", detail=f"at most {BODY_LIMIT_BYTES} bytes are taken"
-        )
-        return problem(limit)
+        detail = f"at most {BODY_LIMIT_BYTES} bytes are taken"
+        return problem(ApiError(413, "too_large", "the body is too large", detail=detail))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return problem(ApiError(405, "wrong_method", f"{request.method} is not for this path", detail=allowed))
     except web.HTTPNotFound:
         return problem(no_such("path", request.path[:200], "/openapi.json lists the paths"))
-    except (ConnectionError, asyncio.CancelledError, web.HTTPException):
+    except (ConnectionError, web.HTTPException):
         raise
     except Exception:
         _logger.exception("%s %s failed", request.method, request.path)
@@ -129,7 +134,12 @@ class HttpServer:
     def __init__(self, service: Service, host: str = LOOPBACK, port: int = DEFAULT_PORT) -> None:
         check_address(host)
         self._host, self._port = host, port
-        self._runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=SHUTDOWN_S)
+        self._runner = web.AppRunner(
+            make_app(service),
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            handler_cancellation=True,  # whoever follows something and leaves is not waited for
+        )
 
     async def start(self) -> None:
         """Listen. Raises OSError where the port is taken."""

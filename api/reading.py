@@ -1,6 +1,7 @@
 """Reads of jobs, queue, nodes, state and audit: a view of the state at the moment asked for."""
 
 import asyncio
+from itertools import islice
 from typing import Final
 
 from aiohttp import web
@@ -8,7 +9,7 @@ from aiohttp import web
 from muster.api.answers import answer
 from muster.api.parameters import integer, job_id, seconds
 from muster.api.problems import bad_parameter, no_such
-from muster.api.service import SERVICE, Moment, Service, moment_of
+from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
     JobPage,
     JobRow,
@@ -35,12 +36,20 @@ _PHASE_OF: Final[dict[str, JobPhase]] = {
 async def find_job(request: web.Request, moment: Moment) -> Job:
     """The job in the path: as it was at a past moment; for the present also one that the state no longer holds."""
     number = job_id(request)
+    if not moment.past:
+        return await live_job(request.app[SERVICE], number)
     job = moment.state.jobs.get(number)
-    if job is None and not moment.past:
-        job = await request.app[SERVICE].store.job(number)
     if job is None:
-        when = f" at {moment.state.sequence}" if moment.past else ""
-        raise no_such("job", f"{number}{when}", "muster jobs lists the jobs")
+        raise no_such("job", f"{number} at {moment.state.sequence}", "muster jobs lists the jobs")
+    return job
+
+
+async def live_job(service: Service, number: int) -> Job:
+    """A job as it is now, or as it ended."""
+    await see_job(service, number)
+    job = service.state.jobs.get(number) or await service.store.job(number)
+    if job is None:
+        raise no_such("job", number, "muster jobs lists the jobs")
     return job
 
 
@@ -69,12 +78,13 @@ async def list_jobs(request: web.Request) -> web.Response:
     """Jobs, newest first, page by page."""
     query = _query_of(request)
     moment = await moment_of(request)
-    rows = [job_row(job, moment.now_ns) for job in moment.state.jobs.values() if _matches(job, query)]
+    matching = (job for job in reversed(moment.state.jobs.values()) if _matches(job, query))
+    rows = [job_row(job, moment.now_ns) for job in islice(matching, query.limit)]
     if not moment.past:
         rows += await _forgotten(request.app[SERVICE], query, moment)
     rows.sort(key=lambda row: -row.id)
     page = rows[: query.limit]
-    following = page[-1].id if len(rows) > query.limit or len(page) == query.limit else None
+    following = page[-1].id if len(page) == query.limit else None
     return answer(JobPage(moment.state.sequence, page, following), moment.state.sequence)
 
 
@@ -112,7 +122,8 @@ async def wait_job(request: web.Request) -> web.Response:
 async def show_queue(request: web.Request) -> web.Response:
     """What runs, and what waits in the order it is considered."""
     moment = await moment_of(request)
-    return answer(queue_view(moment.cluster, moment.now_ns), moment.state.sequence)
+    limit = integer(request, "limit", PAGE_LIMIT, 1, PAGE_LIMIT)
+    return answer(queue_view(moment.cluster, moment.now_ns, limit), moment.state.sequence)
 
 
 async def list_nodes(request: web.Request) -> web.Response:

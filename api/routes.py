@@ -81,7 +81,7 @@ ROUTES: Final = (
         "POST", "/v1/jobs/{id}/cancel", submissions.cancel, "Cancel a job", Accepted,
         ("min_seq", *WRITE), submissions.CancelBody, (200, 202), (404, 409, 415, 422, 503, 507),
     ),
-    Route("GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView, READ),
+    Route("GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView, ("limit", *READ)),
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
     Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),
     Route(

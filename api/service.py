@@ -115,6 +115,12 @@ async def sequence_at(service: Service, text: str) -> int:
         raise bad_parameter("at", str(error)) from error
 
 
+async def see_job(service: Service, job: int) -> None:
+    """Wait until a job that the log has is seen by the fold too: its id is the sequence of its submission."""
+    if job > service.follower.position and job <= await service.log.last_sequence():
+        await service.follower.wait_for(job, MIN_SEQ_WAIT_S)
+
+
 async def see_minimum(request: web.Request) -> None:
     """Wait until the fold has reached the request's `min_seq`."""
     minimum = integer(request, "min_seq", 0, 0)

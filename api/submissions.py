@@ -17,6 +17,7 @@ from muster.api.answers import answer
 from muster.api.bodies import read_body, read_spec
 from muster.api.parameters import flag, job_id, key_of, user_of
 from muster.api.problems import ApiError, FieldError, no_such
+from muster.api.reading import live_job
 from muster.api.service import SERVICE, Service, see_minimum
 from muster.api.submitting import BusyError
 from muster.api.views import Accepted
@@ -146,13 +147,7 @@ async def cancel(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     await see_minimum(request)
     user, body = user_of(request), await read_body(request, CancelBody)
-    number = job_id(request)
-    job = service.state.jobs.get(number)
-    if job is None:
-        old = await service.store.job(number)
-        if old is None:
-            raise no_such("job", number, "muster jobs lists the jobs")
-        job = old
+    job = await live_job(service, job_id(request))
     if job.phase == "CANCELLED" or job.cancelled_by:
         return answer(Accepted(service.state.sequence, job.id, already=True), service.state.sequence)
     if job.phase in ENDED:

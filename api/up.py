@@ -6,7 +6,6 @@ their keepers, and the next `up` on the same data adopts them. A broker that die
 """
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import logging
@@ -33,6 +32,7 @@ from muster.node_agent.inventory import DeviceSource, NvmlDevices
 READY_S: Final = 60.0
 BROKER_LOOK_S: Final = 0.1
 BROKER_RETRY_S: Final = 2.0
+ANNOUNCEMENT: Final = "up.json"
 LEASE_HOLDER: Final = "up"
 """The same at every start: the folder's lock lets only one run, which need not wait for the last one's lease."""
 
@@ -59,6 +59,7 @@ async def run_up(options: UpOptions) -> None:
         data = options.data.absolute()
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         stack.enter_context(_locked(data))
+        (data / ANNOUNCEMENT).unlink(missing_ok=True)  # of a run that was killed
         devices = await asyncio.to_thread(all_nodes, options.simulate, options.ports)
         tasks = Tasks()
         broker = Broker(data / "broker", nodes=devices, port=options.broker_port)
@@ -147,8 +148,8 @@ async def _ready(tasks: Tasks, *conditions: asyncio.Event) -> None:
 @contextmanager
 def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> Generator[None, None, None]:
     """`up.json` in the data folder says where everything is, while it runs."""
-    path = data / "up.json"
-    temporary = data / "up.json.new"
+    path = data / ANNOUNCEMENT
+    temporary = data / f"{ANNOUNCEMENT}.new"
     temporary.write_text(
         json.dumps({"url": url, "pid": os.getpid(), "broker": broker.url, "nodes": list(devices)}) + "\n"
     )
@@ -156,8 +157,7 @@ def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSo
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:

@@ -101,10 +101,13 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """The running jobs, and the waiting ones in the order in which they are considered."""
+    """The running jobs, and the waiting ones in the order in which they are considered; at most so many of each as
+    were asked for."""
 
     sequence: int
     time: str | None
+    running_count: int
+    pending_count: int
     running: list[JobRow]
     pending: list[JobRow]
 
@@ -255,15 +258,19 @@ def _why(job: Job, cluster: Cluster) -> str:
     return explain(cluster, job.id).summary if waits else ""
 
 
-def queue_view(cluster: Cluster, now_ns: int) -> QueueView:
+def queue_view(cluster: Cluster, now_ns: int, limit: int) -> QueueView:
     """What runs, and what waits; why is worked out for those next in line."""
     state = cluster.state
-    pending = [state.jobs[key[-1]] for key in cluster.pending]
-    running = [job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING")]
+    running = sorted(
+        (job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING")), key=lambda job: job.id
+    )
+    pending = [state.jobs[key[-1]] for key in cluster.pending[:limit]]
     return QueueView(
         sequence=state.sequence,
         time=rfc3339_or_none(state.timestamp_ns),
-        running=[job_row(job, now_ns) for job in sorted(running, key=lambda job: job.id)],
+        running_count=len(running),
+        pending_count=len(cluster.pending),
+        running=[job_row(job, now_ns) for job in running[:limit]],
         pending=[
             job_row(job, now_ns, _why(job, cluster) if place < EXPLAINED else "") for place, job in enumerate(pending)
         ],
