@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -26,9 +25,11 @@ import msgspec
 from muster.events.broker_config import BrokerConfig, ClusterConfig, quoted, render
 from muster.events.connection import Credential
 from muster.events.credentials import (
+    READER,
     ROLES,
     agent_role,
     make_credentials,
+    new_password,
     read_credentials,
     write_credentials,
     write_private,
@@ -128,7 +129,7 @@ class Broker:
 
     @property
     def credentials_path(self) -> Path:
-        """The file with all roles' credentials (mode 0600)."""
+        """The file with all roles' credentials (mode 0600); `reader.json` beside it has the read-only one alone."""
         return self.folder / "credentials.json"
 
     @property
@@ -206,6 +207,7 @@ class Broker:
             self.credentials = make_credentials(dict.fromkeys(roles), known)
         if self.credentials != known:
             write_credentials(self.credentials_path, self.credentials)
+        write_credentials(self.folder / "reader.json", {READER: self.credentials[READER]})
         self.ports = self._choose_ports()
         write_private(self.folder / "ports.json", msgspec.json.encode(self.ports).decode())
         config = BrokerConfig(
@@ -297,14 +299,14 @@ class BrokerCluster:
         self.credentials_path = path
         numbers = free_ports(3 * size)
         ports = [Ports(*numbers[3 * i : 3 * i + 3]) for i in range(size)]
-        password = secrets.token_urlsafe(24)
-        routes = [f"{LOOPBACK}:{each.cluster}" for each in ports]
+        password = new_password()
+        routes = ", ".join(f"nats://route:{password}@{LOOPBACK}:{each.cluster}" for each in ports)
         self.brokers = [
             Broker(
                 folder / f"muster-{i + 1}",
                 name=f"muster-{i + 1}",
                 prefix=prefix,
-                cluster=ClusterConfig("muster", LOOPBACK, each.cluster, routes, password),
+                cluster=ClusterConfig("muster", LOOPBACK, each.cluster, quoted(password), f"[{routes}]"),
                 credentials=self.credentials,
                 ports=each,
             )

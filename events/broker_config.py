@@ -10,21 +10,27 @@ from typing import Final
 
 import msgspec
 
-from muster.events.credentials import NEVER, SYSTEM, permissions_of
+from muster.events.credentials import NEVER, ROLES, SYSTEM, agent_role, permissions_of
 from muster.events.subjects import DEFAULT_PREFIX
 
 MAX_PAYLOAD_BYTES: Final = 2 * 1024 * 1024
 MAX_CONNECTIONS: Final = 4096
 
+DOCKER_NODE: Final = "node-1"
+DOCKER_STORE: Final = "/data/jetstream"
+DOCKER_CLIENT_PORT: Final = 4222
+DOCKER_MONITOR_PORT: Final = 8222
+DOCKER_CLUSTER_PORT: Final = 6222
+
 
 class ClusterConfig(msgspec.Struct, frozen=True):
-    """How a server meets its peers. `routes` are `host:port`; `password` guards the routes."""
+    """How a server meets its peers. `password` and `routes` (a list of URLs with that password) are as written."""
 
     name: str
     host: str
     port: int
-    routes: Sequence[str]
     password: str
+    routes: str
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -62,11 +68,10 @@ def _user(role: str, password: str, prefix: str) -> str:
 
 
 def _cluster(cluster: ClusterConfig) -> str:
-    routes = "".join(f"    nats://route:{cluster.password}@{route}\n" for route in cluster.routes)
     return (
         f"cluster {{\n  name: {quoted(cluster.name)}\n  listen: {quoted(f'{cluster.host}:{cluster.port}')}\n"
-        f"  authorization {{ user: route, password: {quoted(cluster.password)}, timeout: 5 }}\n"
-        f"  routes: [\n{routes}  ]\n}}\n"
+        f"  authorization {{ user: route, password: {cluster.password}, timeout: 5 }}\n"
+        f"  routes: {cluster.routes}\n}}\n"
     )
 
 
@@ -97,3 +102,27 @@ def render(config: BrokerConfig) -> str:
         "}\n"
     )
     return text + (_cluster(config.cluster) if config.cluster else "")
+
+
+def variable_of(role: str) -> str:
+    """The environment variable with a role's password, where the configuration is not written for one folder."""
+    return f"MUSTER_PASSWORD_{role.upper().replace('-', '_')}"
+
+
+def docker_files() -> dict[str, str]:
+    """The configuration files of `docker/`, by name: one server alone, and each of three."""
+    passwords = {role: f"${variable_of(role)}" for role in (*ROLES, agent_role(DOCKER_NODE))}
+    loopback = "127.0.0.1"
+
+    def config(number: int, cluster: ClusterConfig | None) -> str:
+        name = f"muster-{number}"
+        ports = DOCKER_CLIENT_PORT + number - 1, DOCKER_MONITOR_PORT + number - 1
+        return render(BrokerConfig(name, loopback, ports[0], loopback, ports[1], DOCKER_STORE, passwords, cluster))
+
+    clusters = {
+        number: ClusterConfig(
+            "muster", loopback, DOCKER_CLUSTER_PORT + number - 1, f"${variable_of('route')}", "$MUSTER_ROUTES"
+        )
+        for number in (1, 2, 3)
+    }
+    return {"nats.conf": config(1, None), **{f"nats-{n}.conf": config(n, cluster) for n, cluster in clusters.items()}}

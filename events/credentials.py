@@ -135,9 +135,14 @@ def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
     }[role]
 
 
+def new_password() -> str:
+    """A random password that every configuration language reads as a word."""
+    return f"p{secrets.token_hex(20)}"
+
+
 def make_credentials(roles: Iterable[str], known: Mapping[str, Credential]) -> dict[str, Credential]:
     """A credential for each role: the known one, or a new one with a random password."""
-    return {role: known.get(role) or Credential(role, secrets.token_urlsafe(24)) for role in roles}
+    return {role: known.get(role) or Credential(role, new_password()) for role in roles}
 
 
 def read_credentials(path: Path) -> dict[str, Credential]:

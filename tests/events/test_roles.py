@@ -1,6 +1,7 @@
 """Each role can do what it must, and no more."""
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 
 import msgspec
@@ -182,3 +183,40 @@ async def test_a_reader_cannot_listen_to_the_answers_of_others(connect: Connect)
     await api.api("STREAM.INFO.MUSTER_LOG")
     await reader.api("STREAM.INFO.MUSTER_LOG")
     assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("role", "stream", "name", "subject"),
+    [
+        ("reader", "MUSTER_TELEMETRY", "mine", "muster.heartbeat.*"),
+        ("agent-node-1", "MUSTER_LOG", "readback-node-1", "muster.node.node-1.>"),
+    ],
+)
+@pytest.mark.parametrize(
+    "target",
+    [
+        "muster.submission.default",
+        "muster.heartbeat.node-2",
+        "$KV.MUSTER_LEASE.leader",
+        "$JS.API.STREAM.PURGE.MUSTER_LOG",
+    ],
+)
+async def test_what_a_consumer_delivers_never_becomes_an_entry_or_a_request(
+    role: str, stream: str, name: str, subject: str, target: str, connect: Connect
+) -> None:
+    operator, agent, intruder = await connect("operator"), await connect("agent-node-1"), await connect(role)
+    await agent.request("muster.node.node-1.worker-started", b"{}")
+    await agent.request("muster.heartbeat.node-1", b"{}")
+    config = {
+        "name": name,
+        "deliver_policy": "all",
+        "ack_policy": "none",
+        "filter_subject": subject,
+        "deliver_subject": target,
+    }
+    with contextlib.suppress(ApiError):
+        await intruder.api(f"CONSUMER.CREATE.{stream}.{name}.{subject}", {"stream_name": stream, "config": config})
+    await agent.request("muster.node.node-1.worker-started", b"{}")
+    await agent.request("muster.heartbeat.node-1", b"{}")
+    for kept, messages in (("MUSTER_LOG", 2), ("MUSTER_TELEMETRY", 2), ("KV_MUSTER_LEASE", 0)):
+        assert (await operator.api(f"STREAM.INFO.{kept}"))["state"]["messages"] == messages
