@@ -41,7 +41,8 @@ def decide_alone(*, gangs: bool) -> Row:
     what = "mixed gangs" if gangs else "one-device jobs"
     rest_ms = passes.pop() * 1e3
     value = f"{placed / sum(passes):,.0f} placements/s"
-    beside = f"{placed:,} placed, a pass p99 {percentile(passes, 0.99) * 1e3:.1f} ms, one with nothing to do {rest_ms:.2f} ms"
+    p99_ms = percentile(passes, 0.99) * 1e3
+    beside = f"{placed:,} placed; a pass p99 {p99_ms:.1f} ms, one with nothing to do {rest_ms:.2f} ms"
     return Row(f"decide alone, {what}", value, beside)
 
 
