@@ -114,6 +114,7 @@ class Agent:
         try:
             self._keepers.warm()
             self._workers.adopt()
+            logger.info("before this life, %s had taken commands up to %d", *journal.last_life())
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(work)
@@ -142,7 +143,10 @@ class Agent:
                 self._lease.forget()
             self._inventory = await asyncio.to_thread(self._devices.inventory)
             incarnation = secrets.token_hex(8)
-            await self._journal.begin_life(incarnation)
+            try:
+                await self._journal.begin_life(incarnation)
+            except sqlite3.Error as error:  # a full disk: nothing is started then, but what runs is looked after
+                logger.warning("the agent's journal cannot be written: %s", error)
             self._incarnation = incarnation
             sequence = await self._outbox.put(
                 NodeRegistered(

@@ -51,6 +51,11 @@ class Journal:
         self._database.close()
         os.close(self._lock)
 
+    def last_life(self) -> tuple[str, int]:
+        """The incarnation of the life before, and up to which sequence it had taken commands; ("", 0) = none."""
+        row: tuple[str, int] | None = self._database.execute("SELECT incarnation, taken FROM life").fetchone()
+        return row or ("", 0)
+
     def unreported(self) -> list[Message]:
         """Reports of earlier lives that the log may not have, in their order."""
         rows = self._database.execute("SELECT subject, payload, message_id FROM report ORDER BY number")

@@ -143,8 +143,8 @@ class WorkerFolder:
         return len(pids)
 
     def acknowledge(self) -> None:
-        """The log has the exit. A folder that is gone needs no mark."""
-        with contextlib.suppress(FileNotFoundError):
+        """The log has the exit. Without the mark (a full disk, a folder that is gone) it is only reported once more."""
+        with contextlib.suppress(OSError):
             (self.path / "acknowledged").touch()
 
     def acknowledged_s(self) -> float | None:

@@ -111,6 +111,20 @@ async def test_a_worker_sees_exactly_its_environment(
     }
 
 
+async def test_a_worker_inherits_nothing_that_is_open(new_node: NewNode, link: FakeLink) -> None:
+    life = (await new_node().registered()).incarnation
+    source = """import os, signal
+print(sorted(fd for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')))
+print(os.getsid(0) == os.getpid(), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+print(os.popen('grep -E "Sig(Ign|Blk)" /proc/self/status').read().split())"""
+    await link.command(start(life, python(source)))
+    await link.fact(WorkerStarted, job=5)
+    fds, session, signals = (await output(link)).decode().splitlines()
+    assert fds == "['0', '1', '2']"
+    assert session == "True True"
+    assert signals == "['SigBlk:', '0000000000000000', 'SigIgn:', '0000000000000000']"
+
+
 async def test_output_is_followed_to_the_end_from_any_offset(new_node: NewNode, link: FakeLink) -> None:
     life = (await new_node().registered()).incarnation
     await link.command(start(life, "echo one; echo two >&2; read line < /dev/null; echo three"))

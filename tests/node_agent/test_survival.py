@@ -250,13 +250,17 @@ AGENT = """
 import asyncio, sys
 from pathlib import Path
 from agent_world import FakeLink, Node, start
-from muster.events.types import WorkerStarted
+from muster.events.types import NodeRegistered, WorkerExited, WorkerStarted
 async def main():
     link = FakeLink()
     node = Node(Path(sys.argv[1]), link, lease_ms=1000)
     await link.command(start((await node.registered()).incarnation, "sleep 1000"))
     print((await link.fact(WorkerStarted, job=5)).pid, flush=True)
-    await node.task
+    await link.until(lambda: link.facts(NodeRegistered)[1:])
+    listed = [w.exit for w in link.facts(NodeRegistered)[1].workers]
+    told = [e.exit for e in link.facts(WorkerExited) if e.incarnation == link.facts(NodeRegistered)[0].incarnation]
+    print({status and status.reason for status in told + listed}, flush=True)
+    await node.stop()
 asyncio.run(main())
 """
 
@@ -282,7 +286,9 @@ async def test_a_frozen_or_killed_agent_cannot_keep_its_workers_past_the_lease(t
     assert status is not None
     assert (status.reason, status.signal) == ("lease_expired", signal.SIGKILL)
     if how == signal.SIGSTOP:
-        agent.kill()
+        agent.send_signal(signal.SIGCONT)
+        news = await asyncio.wait_for(agent.stdout.readline(), DEADLINE_S)
+        assert news == b"{'lease_expired'}\n"
     await agent.wait()
 
 
