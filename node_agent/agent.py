@@ -23,18 +23,15 @@ from muster.events import codec
 from muster.events.log import Entry, LogError
 from muster.events.telemetry import GpuSampled, Heartbeat
 from muster.events.types import (
-    DETAIL_LIMIT,
     ExitStatus,
     Inventory,
     NodeFact,
     NodeRegistered,
     StartWorker,
-    StopFailed,
     StopWorker,
     WorkerExited,
-    WorkerRefused,
-    WorkerStarted,
 )
+from muster.node_agent.booking import RefusalError
 from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.journal import Journal
 from muster.node_agent.keeper_files import boottime_ns
@@ -44,7 +41,9 @@ from muster.node_agent.lease import NS_PER_MS, Lease
 from muster.node_agent.link import AgentLink, LogAsk
 from muster.node_agent.outbox import Outbox
 from muster.node_agent.output import read_output
-from muster.node_agent.workers import Key, LaunchSettings, RefusalError, Worker, Workers, worker_cgroups
+from muster.node_agent.reporter import Reporter
+from muster.node_agent.worker import Key
+from muster.node_agent.workers import LaunchSettings, Workers, worker_cgroups
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +74,9 @@ class Agent:
     """The agent of one node. `run` returns after `stop`, or raises AgentLockedError; reports go through `link`."""
 
     def __init__(self, settings: AgentSettings, link: AgentLink, devices: DeviceSource) -> None:
-        self._settings = settings
+        self._settings = msgspec.structs.replace(settings, data=settings.data.absolute())  # workers run elsewhere
         self._link = link
         self._devices = devices
-        self._incarnation = ""
         self._inventory = Inventory([], 0, 0, "")
         self._stop_asked = asyncio.Event()
         self._kill_jobs = False
@@ -109,8 +107,9 @@ class Agent:
         self._keepers = Keepers(data / "keepers.log")
         cgroup = worker_cgroups() if settings.cgroups else ""
         launching = LaunchSettings(own_env=dict(os.environ), visible=settings.visible, cgroup=cgroup)
-        self._workers = Workers(data / "workers", self._keepers, self, launching)
         self._outbox = Outbox(journal, self._link, secrets.token_hex(8), self._stored)
+        self._reporter = Reporter(settings.node, self._outbox)
+        self._workers = Workers(data / "workers", self._keepers, self._reporter, launching)
         try:
             self._keepers.warm()
             self._workers.adopt()
@@ -147,7 +146,7 @@ class Agent:
                 await self._journal.begin_life(incarnation)
             except sqlite3.Error as error:  # a full disk: nothing is started then, but what runs is looked after
                 logger.warning("the agent's journal cannot be written: %s", error)
-            self._incarnation = incarnation
+            self._reporter.incarnation = incarnation
             sequence = await self._outbox.put(
                 NodeRegistered(
                     node=self._settings.node,
@@ -165,7 +164,7 @@ class Agent:
     async def _live(self, registered: int) -> None:
         """Return when the lease has run out."""
         beating = asyncio.Event()
-        beats = asyncio.create_task(self._beat(self._incarnation, beating))
+        beats = asyncio.create_task(self._beat(self._reporter.incarnation, beating))
         commands = asyncio.create_task(self._obey_all(registered, beating))
         try:
             done, _ = await asyncio.wait({beats, commands}, return_when=asyncio.FIRST_COMPLETED)
@@ -249,11 +248,11 @@ class Agent:
             except RefusalError as error:
                 refusal = str(error)
         if refusal:
-            self._put_refusal(sequence, Key(command.job, command.attempt, command.rank), refusal)
+            self._reporter.refuse(sequence, Key(command.job, command.attempt, command.rank), refusal)
 
     def _no_start(self, command: StartWorker) -> str:
         """Why this agent starts nothing of the kind now ("" = it does)."""
-        if command.incarnation != self._incarnation:
+        if command.incarnation != self._reporter.incarnation:
             return f"meant for {command.incarnation}, an earlier life of this agent"
         if command.leased and self._lease.over():
             return "the agent's lease has run out"
@@ -261,7 +260,7 @@ class Agent:
 
     def _stop(self, command: StopWorker) -> None:
         """A stop for an earlier life has no answer: the registration was one, and what is still wanted comes again."""
-        if command.incarnation != self._incarnation:
+        if command.incarnation != self._reporter.incarnation:
             return
         key = Key(command.job, command.attempt, command.rank)
         worker = self._workers.find(key)
@@ -269,34 +268,9 @@ class Agent:
             self._workers.stop(worker, "stopped", command.grace_ms)
             return
         status = self._workers.folder_of(key).exit() or ExitStatus("lost", detail="no such worker is on this node")
-        self._put(WorkerExited(self._settings.node, self._incarnation, *key, exit=status))
+        self._reporter.ended(key, status)
 
-    # -- reports ------------------------------------------------------------------------------------------------
-
-    def started(self, worker: Worker) -> None:
-        """Report it."""
-        self._put(WorkerStarted(self._settings.node, self._incarnation, *worker.key, pid=worker.pid))
-
-    def exited(self, worker: Worker) -> None:
-        """Report it."""
-        status = worker.exit or ExitStatus("lost")
-        self._put(WorkerExited(self._settings.node, self._incarnation, *worker.key, exit=status))
-
-    def refused(self, worker: Worker, reason: str) -> None:
-        """Report it."""
-        self._put_refusal(worker.command, worker.key, reason)
-
-    def stop_failed(self, worker: Worker, detail: str) -> None:
-        """Report it."""
-        self._put(StopFailed(self._settings.node, self._incarnation, *worker.key, detail=detail))
-
-    def _put_refusal(self, command: int, key: Key, reason: str) -> None:
-        reason = reason[:DETAIL_LIMIT]
-        self._put(WorkerRefused(self._settings.node, self._incarnation, command, *key, reason=reason))
-
-    def _put(self, event: NodeFact) -> None:
-        if self._incarnation:  # before the first registration there is nothing to add to it
-            self._outbox.put(event)
+    # -- beside -------------------------------------------------------------------------------------------------
 
     def _stored(self, event: NodeFact) -> None:
         match event:
@@ -309,8 +283,6 @@ class Agent:
             case _:
                 pass
 
-    # -- beside -------------------------------------------------------------------------------------------------
-
     async def _sample(self) -> None:
         while True:
             await self.registered.wait()
@@ -319,7 +291,7 @@ class Agent:
                 async with asyncio.timeout(SAMPLE_TIMEOUT_S):
                     devices = await asyncio.to_thread(self._devices.samples, used_mib)
                 if devices:
-                    await self._link.sample(GpuSampled(self._settings.node, self._incarnation, devices))
+                    await self._link.sample(GpuSampled(self._settings.node, self._reporter.incarnation, devices))
             except (LogError, OSError, TimeoutError) as error:
                 logger.debug("no sample: %s", error)
             await asyncio.sleep(self._settings.sample_ms / 1000)

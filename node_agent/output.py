@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from muster.node_agent.link import LogAsk
-from muster.node_agent.workers import Key, Workers
+from muster.node_agent.worker import Key
+from muster.node_agent.workers import Workers
 
 CHUNK_BYTES: Final = 65_536
 LOOK_AGAIN_S: Final = 0.1

@@ -10,71 +10,27 @@ import logging
 import secrets
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from muster.events.types import Device, ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
+from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
+from muster.node_agent.booking import RefusalError, claims_mib, used_mib
 from muster.node_agent.keepers import Keepers, keeper_gone
 from muster.node_agent.launch import VisibleDevices, allocation_name, launch
 from muster.node_agent.lease import Lease
+from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import Ticket, WorkerFolder, lost
 
 logger = logging.getLogger(__name__)
 
-FULL_COMPUTE: Final = 1000
 START_TRIES: Final = 2
 STUBBORN_MS: Final = 30_000
 """A tree that lives this long after it was killed is reported."""
 LEARN_PID_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
 RETRY_S: Final = 1.0
-
-
-class Key(NamedTuple):
-    """Which worker."""
-
-    job: int
-    attempt: int
-    rank: int
-
-
-class RefusalError(Exception):
-    """A worker cannot be started, and why."""
-
-
-class Reports(Protocol):
-    """Who is told what becomes of the workers."""
-
-    def started(self, worker: "Worker") -> None:
-        """Its program runs."""
-        ...
-
-    def exited(self, worker: "Worker") -> None:
-        """Nothing of its tree is left."""
-        ...
-
-    def refused(self, worker: "Worker", reason: str) -> None:
-        """It never ran and never will."""
-        ...
-
-    def stop_failed(self, worker: "Worker", detail: str) -> None:
-        """Its tree outlives every signal."""
-        ...
-
-
-class Worker:
-    """One worker. `command` is the sequence of the command that began it (0 = adopted); `exit` is set at its end."""
-
-    def __init__(self, ticket: Ticket, folder: WorkerFolder, command: int) -> None:
-        self.ticket = ticket
-        self.folder = folder
-        self.command = command
-        self.key = Key(ticket.job, ticket.attempt, ticket.rank)
-        self.pid = 0
-        self.exit: ExitStatus | None = None
-        self.gone = asyncio.Event()
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
@@ -117,11 +73,7 @@ class Workers:
 
     def used_mib(self) -> dict[int, int]:
         """Device memory claimed by live workers."""
-        used: dict[int, int] = {}
-        for worker in self.running():
-            for index, claim_mib in worker.ticket.claims_mib.items():
-                used[index] = used.get(index, 0) + claim_mib
-        return used
+        return used_mib([worker.ticket for worker in self.running()])
 
     def acknowledged(self, key: Key) -> None:
         """The log has the worker's exit."""
@@ -157,9 +109,9 @@ class Workers:
         key = Key(command.job, command.attempt, command.rank)
         if key in self._workers:
             raise RefusalError("this worker is on the node already")
-        claims_mib = self._claims_mib(command, inventory)
+        claims = claims_mib(command, inventory, [worker.ticket for worker in self.running()])
         folder = self.folder_of(key)
-        ticket = self._ticket(command, folder, lease, claims_mib)
+        ticket = self._ticket(command, folder, lease, claims)
         try:
             if folder.path.exists():
                 folder.remove()
@@ -171,7 +123,7 @@ class Workers:
         self._workers[key] = worker
         self._spawn(self._begin(worker))
 
-    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease, claims_mib: dict[int, int]) -> Ticket:
+    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease, claims: dict[int, int]) -> Ticket:
         token = secrets.token_hex(8)
         plan = launch(command, self._settings.own_env, str(folder.path / "work"), token, self._settings.visible)
         leased = command.leased and lease.lease_ms > 0
@@ -187,31 +139,9 @@ class Workers:
             cgroup=f"{cgroup}/{allocation_name(command)}-{token}" if cgroup else "",
             lease_path=str(lease.path) if leased else "",
             lease_deadline_ns=lease.deadline_ns if leased else 0,
-            claims_mib=claims_mib,
+            claims_mib=claims,
             compute=command.compute,
         )
-
-    def _claims_mib(self, command: StartWorker, inventory: Inventory) -> dict[int, int]:
-        """What the worker will hold of each device. The scheduler books no device twice; should it ever, it ends here:
-        raises RefusalError."""
-        used_mib = self.used_mib()
-        compute: dict[int, int] = {}
-        for worker in self.running():
-            for index in worker.ticket.claims_mib:
-                compute[index] = compute.get(index, 0) + worker.ticket.compute
-        devices = {device.index: device for device in inventory.devices}
-        claims_mib: dict[int, int] = {}
-        for binding in command.devices:
-            device = devices.get(binding.index)
-            if device is None or device.uuid != binding.uuid:
-                raise RefusalError(f"device {binding.index} is not {binding.uuid} here")
-            claim_mib = claimed_mib(device, command.device_memory_mib)
-            free_mib = device.memory_mib - used_mib.get(binding.index, 0)
-            free_compute = FULL_COMPUTE - compute.get(binding.index, 0)
-            if claim_mib > free_mib or command.compute > free_compute:
-                raise RefusalError(f"device {binding.index} is held by a worker that still lives")
-            claims_mib[binding.index] = claim_mib
-        return claims_mib
 
     async def _begin(self, worker: Worker) -> None:
         for _ in range(START_TRIES):
@@ -235,7 +165,7 @@ class Workers:
     def _forget(self, worker: Worker, reason: str) -> None:
         del self._workers[worker.key]
         worker.folder.remove()
-        worker.exit = lost(reason)
+        worker.end(lost(reason))
         worker.gone.set()
         self._reports.refused(worker, reason)
 
@@ -314,7 +244,7 @@ class Workers:
         status = worker.folder.exit()
         if status is None:
             status = await self._bury(worker)
-        worker.exit = status
+        worker.end(status)
         self._reports.exited(worker)
         worker.gone.set()
 
@@ -342,13 +272,6 @@ class Workers:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a worker is followed no more", exc_info=task.exception())
-
-
-def claimed_mib(device: Device, asked_mib: int) -> int:
-    """Usable memory that a nominal `asked_mib` (0 = the whole device) holds: half the nominal is half of the usable."""
-    if asked_mib == 0 or device.memory_mib <= asked_mib <= device.nominal_mib:
-        return device.memory_mib
-    return asked_mib * device.memory_mib // max(device.nominal_mib, 1)
 
 
 def worker_cgroups() -> str:

@@ -135,6 +135,16 @@ async def test_output_is_followed_to_the_end_from_any_offset(new_node: NewNode, 
         await output(link, job=6)
 
 
+async def test_a_data_folder_may_be_named_from_here(
+    new_node: NewNode, link: FakeLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    life = (await new_node(data=Path("here")).registered()).incarnation
+    await link.command(start(life, "pwd"))
+    assert (await link.fact(WorkerExited, job=5)).exit.exit_code == 0
+    assert await output(link) == f"{tmp_path}/here/workers/5.1.0/work\n".encode()
+
+
 FAMILY = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

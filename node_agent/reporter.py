@@ -1,0 +1,50 @@
+"""An agent's words: what becomes of workers, as events of the present life."""
+
+from muster.events.types import (
+    DETAIL_LIMIT,
+    ExitStatus,
+    NodeFact,
+    StopFailed,
+    WorkerExited,
+    WorkerRefused,
+    WorkerStarted,
+)
+from muster.node_agent.outbox import Outbox
+from muster.node_agent.worker import Key, Worker
+
+
+class Reporter:
+    """`Reports` into the outbox. Before the first life there is nothing to add to its registration."""
+
+    def __init__(self, node: str, outbox: Outbox) -> None:
+        self.incarnation = ""
+        self._node = node
+        self._outbox = outbox
+
+    def started(self, worker: Worker) -> None:
+        """Its program runs."""
+        self._put(WorkerStarted(self._node, self.incarnation, *worker.key, pid=worker.pid))
+
+    def exited(self, worker: Worker) -> None:
+        """Nothing of its tree is left."""
+        self.ended(worker.key, worker.exit or ExitStatus("lost"))
+
+    def refused(self, worker: Worker, reason: str) -> None:
+        """It never ran and never will."""
+        self.refuse(worker.command, worker.key, reason)
+
+    def stop_failed(self, worker: Worker, detail: str) -> None:
+        """Its tree outlives every signal."""
+        self._put(StopFailed(self._node, self.incarnation, *worker.key, detail=detail))
+
+    def ended(self, key: Key, status: ExitStatus) -> None:
+        """Nothing of that worker is here."""
+        self._put(WorkerExited(self._node, self.incarnation, *key, exit=status))
+
+    def refuse(self, command: int, key: Key, reason: str) -> None:
+        """The command of that sequence is not obeyed."""
+        self._put(WorkerRefused(self._node, self.incarnation, command, *key, reason=reason[:DETAIL_LIMIT]))
+
+    def _put(self, event: NodeFact) -> None:
+        if self.incarnation:
+            self._outbox.put(event)
