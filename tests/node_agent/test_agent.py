@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from agent_world import FakeLink, NewNode, alive, python, start, stop
