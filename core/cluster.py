@@ -98,6 +98,12 @@ class Cluster:
         """Drop what is kept beside an ended job's state."""
         self._demands.pop(job, None)
 
+    def close(self, job_id: int) -> None:
+        """Drop an ended job from the pass's work lists."""
+        self.to_judge.discard(job_id)
+        self.to_stop.discard(job_id)
+        self.starting.pop(job_id, None)
+
     def review(self, job: Job) -> None:
         """Bring the pass's work lists in step with a job's attempt."""
         attempt = job.attempt
@@ -112,7 +118,7 @@ class Cluster:
             and not attempt.stop_ordered
             and not attempt.over,
         )
-        if live and attempt is not None and any(worker.phase == "placed" for worker in attempt.workers):
+        if live and attempt is not None and attempt.awaits_start():
             self.starting[job.id] = attempt.start_by_at
         else:
             self.starting.pop(job.id, None)

@@ -80,6 +80,20 @@ class Attempt(msgspec.Struct, gc=False):
     exit_code: int | None = None  # of the worker that failed first
     over: bool = False  # every worker is gone and the cause may be retried: a pass decides
 
+    def awaits_start(self) -> bool:
+        """Whether a worker has not been reported yet."""
+        for worker in self.workers:  # noqa: SIM110  a generator costs three times as much, at every entry
+            if worker.phase == "placed":
+                return True
+        return False
+
+    def has_workers(self) -> bool:
+        """Whether a worker is not gone yet."""
+        for worker in self.workers:  # noqa: SIM110  as above
+            if worker.phase != "gone":
+                return True
+        return False
+
 
 class Job(msgspec.Struct, gc=False):
     """One submission. `attempts` counts all tries, `tries` those that count against the limit."""

@@ -95,33 +95,36 @@ class Fold:
         replay goes through: what it does for each entry is written out in it."""
         state = self.cluster.state
         subjects = self._subjects
-        for sequence, timestamp_ns, subject, payload in entries:
-            if sequence != state.sequence + 1:
-                raise SequenceGapError(state.sequence + 1, sequence)
-            known = subjects.get(subject) or self._classify(subject)
-            writer, owner, subject_link = known
-            link = _new_link()
-            link.update(state.chain + _pack_place(sequence, timestamp_ns) + subject_link + payload)
-            state.chain = link.digest()
-            state.sequence = sequence
-            elapsed_ns = timestamp_ns - state.timestamp_ns
-            state.timestamp_ns = timestamp_ns
-            if elapsed_ns > 0 and sequence > 1:
-                state.time_at += min(LONGEST_STEP_NS, elapsed_ns)
-                if state.time_at >= self._sweep_at:
-                    self._sweep()
-            if writer == "command":
-                continue
-            if writer == "decision":
-                state.fence = sequence
-            try:
-                event = _decode_known(payload)
-            except msgspec.MsgspecError:
-                refusal = self._apply_old(writer, owner, payload)
-            else:
-                refusal = self._apply_event(writer, owner, event)
-            if refusal is not None:
-                self._refuse(refusal)
+        chain, last, last_ns = state.chain, state.sequence, state.timestamp_ns
+        try:
+            for sequence, timestamp_ns, subject, payload in entries:
+                if sequence != last + 1:
+                    raise SequenceGapError(last + 1, sequence)
+                writer, owner, subject_link = subjects.get(subject) or self._classify(subject)
+                link = _new_link()
+                link.update(chain + _pack_place(sequence, timestamp_ns) + subject_link + payload)
+                chain = link.digest()
+                state.sequence = last = sequence
+                elapsed_ns = timestamp_ns - last_ns
+                state.timestamp_ns = last_ns = timestamp_ns
+                if elapsed_ns > 0 and sequence > 1:
+                    state.time_at += min(elapsed_ns, LONGEST_STEP_NS)
+                    if state.time_at >= self._sweep_at:
+                        self._sweep()
+                if writer == "command":
+                    continue
+                if writer == "decision":
+                    state.fence = sequence
+                try:
+                    event = _decode_known(payload)
+                except msgspec.MsgspecError:
+                    refusal = self._apply_old(writer, owner, payload)
+                else:
+                    refusal = self._apply_event(writer, owner, event)
+                if refusal is not None:
+                    self._refuse(refusal)
+        finally:
+            state.chain = chain
 
     def _sweep(self) -> None:
         job_rules.forget_old(self.cluster)

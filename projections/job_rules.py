@@ -109,7 +109,7 @@ def mark_running(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, p
     now_ns = cluster.state.timestamp_ns
     attempt.started_ns = attempt.started_ns or now_ns
     job.started_ns = job.started_ns or now_ns
-    if all(worker.phase != "placed" for worker in attempt.workers):
+    if not attempt.awaits_start():
         cluster.starting.pop(job.id, None)
         if job.phase == "STARTING":
             job.phase = "RUNNING"
@@ -170,13 +170,13 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
-    if all(worker.phase == "gone" for worker in attempt.workers):
+    if not attempt.has_workers():
         _finish_attempt(cluster, job, attempt)
     elif not clean:
         if job.phase in ("STARTING", "RUNNING"):
             job.phase = "STOPPING"
         cluster.review(job)
-    elif job.phase == "STARTING" and all(worker.phase != "placed" for worker in attempt.workers):
+    elif job.phase == "STARTING" and not attempt.awaits_start():
         job.phase = "RUNNING"
         cluster.review(job)
 
@@ -229,7 +229,7 @@ def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
     job.ended_ns = state.timestamp_ns
     state.ended.append((state.time_at, job.id))
     state.jobs_ended[phase] = state.jobs_ended.get(phase, 0) + 1
-    cluster.review(job)
+    cluster.close(job.id)
 
 
 def stop_ordered(cluster: Cluster, event: t.StopOrdered) -> str | None:
