@@ -84,7 +84,7 @@ def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
         _part(spec, "labels").update(pairs(flags["label"], "--label"))
     if flags["env"]:
         _part(spec, "env").update(_environment(flags["env"]))
-    spec.setdefault("workdir", os.getcwd())  # noqa: PTH109 - Path.cwd() would load nothing more, yet gives no text
+    spec["workdir"] = os.path.abspath(spec.get("workdir", "."))  # noqa: PTH100 - text, and links are left alone
     return spec
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
-DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 DEADLINE_S = 30
 
 
@@ -127,6 +127,35 @@ def test_a_broker_that_dies_is_started_again(tmp_path: Path) -> None:
         up.call("wait", first, code=3)
         up.call("wait", second, code=4)
         assert broker_of(up) != broker
+        up.call("audit")
+
+
+def test_the_worked_case_with_real_processes(tmp_path: Path) -> None:
+    """X holds node 1's 0-3 and Y node 2's 0-1: P (8, whole) gets 4-7 and 2-5, and Q (4 of 40 GB) waits with 2 free."""
+    show = "echo $MUSTER_NODE $CUDA_VISIBLE_DEVICES; exec sleep 600"
+
+    def submit(up: Up, *words: str) -> str:
+        return up.call("submit", *words, "--", "sh", "-c", show).split()[1]
+
+    with running(tmp_path / "data") as up:
+        x = submit(up, "--gpus", "4", "--node", "node-1")
+        up.worker(x)
+        y = submit(up, "--gpus", "2", "--node", "node-2")
+        up.worker(y)
+        p = submit(up, "--gpus", "8", "--nodes", "any")
+        q = submit(up, "--gpus", "4", "--gpu-memory", "40GiB")
+        up.worker(p)
+        assert until(lambda: up.call("logs", p, "--rank", "0"), "no output") == "node-1 4,5,6,7\n"
+        assert until(lambda: up.call("logs", p, "--rank", "1"), "no output") == "node-2 2,3,4,5\n"
+        told = up.call("explain", q).splitlines()
+        assert "waits for 4 devices; 2 are idle" in told[0]
+        assert [line.split()[1] for line in told if line[0].isdigit()] == ["filter", "order", "allocation"]
+        assert "0 of 2 nodes" in told[1]
+        environment = up.call("explain", p)
+        assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in environment
+        assert "CUDA_VISIBLE_DEVICES=2,3,4,5" in environment
+        up.call("cancel", x, y, p)
+        up.worker(q)
         up.call("audit")
 
 

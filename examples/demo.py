@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
-GANG = Path(__file__).parents[1] / "examples" / "sum_ranks.py"
+GANG = Path(__file__).with_name("sum_ranks.py")
 START_S = 60
 STEP_S = 45
 
