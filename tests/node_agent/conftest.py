@@ -23,8 +23,8 @@ def held_by(request: pytest.FixtureRequest) -> dict[str, bool]:
 async def new_node(tmp_path: Path, link: FakeLink) -> AsyncIterator[NewNode]:
     nodes: list[Node] = []
 
-    def make(**settings: Any) -> Node:
-        nodes.append(Node(tmp_path / "data", link, **settings))
+    def make(data: Path = tmp_path / "data", **settings: Any) -> Node:
+        nodes.append(Node(data, link, **settings))
         return nodes[-1]
 
     yield make
