@@ -16,11 +16,11 @@ from muster.events.connection import Connection, NoAnswerError
 from muster.events.credentials import command_consumer, log_stream, readback_consumer
 from muster.events.log import Ack, Entry, LogUnavailableError, Message
 from muster.events.memory import MemoryLog
-from muster.events.pull import Pull, PullLostError
+from muster.events.pull import LONGEST_RETRY_S, Pull, PullLostError, retry_level
+from muster.events.reading import RETRY_S
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.events.telemetry import GpuSampled, Heartbeat
 
-RETRY_S: Final = 0.1
 READ_BACK_S: Final = 10.0
 
 _logger: Final = logging.getLogger("muster.events.agent_link")
@@ -31,6 +31,7 @@ async def commands(
 ) -> AsyncIterator[list[Entry]]:
     """A node's commands after a sequence, in order, in chunks as they come, for ever; goes on after a restart of the
     broker. One reader a node: a second one takes over from the first."""
+    pause_s = RETRY_S
     while True:
         try:
             async with Pull(
@@ -42,11 +43,13 @@ async def commands(
             ) as pull:
                 while True:
                     taken = await pull.take()
+                    pause_s = RETRY_S
                     after_sequence = taken[-1].sequence
                     yield taken
         except PullLostError as error:
-            _logger.info("commands of %s go on after entry %d: %s", node, after_sequence, error)
-            await asyncio.sleep(RETRY_S)
+            _logger.log(retry_level(pause_s), "commands of %s go on after %d: %s", node, after_sequence, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
 
 class NatsAgentLink(Generic[Q]):

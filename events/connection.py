@@ -22,6 +22,8 @@ from muster.events.wire import Sink, SinkParser, status_of
 PING_INTERVAL_S: Final = 1
 WATCH_INTERVAL_S: Final = 0.25
 RECONNECT_WAIT_S: Final = 0.1
+HEADER_ROOM_BYTES: Final = 1024
+_NOT_LET_IN: Final = "authorization violation"
 
 _logger: Final = logging.getLogger("muster.events.connection")
 
@@ -104,6 +106,7 @@ class Connection:
         self._loss_callbacks: set[Callable[[], None]] = set()
         self._closing = False
         self._last_error: Exception | None = None
+        self._refused = asyncio.Event()
         self._watchdog: asyncio.Task[None] | None = None
 
     @classmethod
@@ -112,13 +115,19 @@ class Connection:
     ) -> "Connection":
         """Connect to any of `servers` (`nats://host:port`). Raises NoAnswerError when none lets this user in."""
         connection = cls(servers, credential, name)
+        dialing = asyncio.create_task(connection._dial())
+        refused = asyncio.create_task(connection._refused.wait())
         try:
-            async with asyncio.timeout(timeout_s):
-                await connection._dial()
-        except TimeoutError:
+            await asyncio.wait({dialing, refused}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_in = dialing.done() and not dialing.cancelled() and dialing.exception() is None
+            for task in (dialing, refused):
+                task.cancel()
+            await asyncio.wait({dialing, refused})
+        if not is_in:
             reason = f": {connection._last_error}" if connection._last_error else ""
             await connection.close()
-            raise NoAnswerError(f"no broker at {', '.join(servers)} lets {name} in{reason}") from None
+            raise NoAnswerError(f"no broker at {', '.join(servers)} lets {name} in{reason}")
         await connection.subscribe(f"{connection._inbox}.*", connection._on_reply)
         connection._watchdog = asyncio.create_task(connection._watch(), name="connection watchdog")
         return connection
@@ -140,11 +149,14 @@ class Connection:
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send a message without waiting for anything. Raises NoAnswerError when there is no connection."""
+        """Send a message without waiting for anything. Raises NoAnswerError when there is no connection, ValueError
+        for what the broker would never take."""
+        if len(payload) > self._client.max_payload - HEADER_ROOM_BYTES:
+            raise ValueError(f"a message of {len(payload)} bytes is larger than the broker takes")
         try:
             await self._client.publish(subject, payload, reply=reply, headers=dict(headers) if headers else None)
-        except nats.errors.MaxPayloadError:
-            raise ValueError(f"a message of {len(payload)} bytes is larger than the broker takes") from None
+        except nats.errors.BadSubjectError:
+            raise ValueError(f"no message can be sent under {subject!r}") from None
         except (nats.errors.Error, OSError) as error:
             raise NoAnswerError(f"not connected: {error}") from None
 
@@ -285,11 +297,15 @@ class Connection:
         self._lose()
 
     async def _on_reconnect(self) -> None:
+        self._last_error = None
         _logger.info("%s: connected again", self.name)
 
     async def _on_error(self, error: Exception) -> None:
+        is_old = self._closing or str(error) == str(self._last_error)
         self._last_error = error
-        _logger.log(logging.DEBUG if self._closing else logging.INFO, "%s: %s", self.name, error)
+        if _NOT_LET_IN in str(error).lower():
+            self._refused.set()
+        _logger.log(logging.DEBUG if is_old else logging.INFO, "%s: %s", self.name, error)
 
     def _lose(self) -> None:
         if not self._closing:

@@ -14,7 +14,7 @@ from muster.events.append import Appender
 from muster.events.connection import ApiError, Connection, NoAnswerError
 from muster.events.credentials import log_stream
 from muster.events.log import Ack, Entry, LogUnavailableError, LogUsage, Message
-from muster.events.pull import Pull, PullLostError
+from muster.events.pull import LONGEST_RETRY_S, Pull, PullLostError, retry_level
 from muster.events.reading import ANSWER_TIMEOUT_S, DIRECT_BATCH, RETRY_S, read_direct, read_entry, read_leader
 from muster.events.streams import check_log
 from muster.events.subjects import DEFAULT_PREFIX, fence_filter
@@ -73,11 +73,13 @@ class JetStreamLog:
     async def tail(self, first: int) -> AsyncIterator[list[Entry]]:
         """See `Log.tail`. Raises MissingEntryError where an entry is lost."""
         applied = max(first, 1) - 1
+        pause_s = RETRY_S
         while True:
             try:
                 async with Pull(self.connection, self._stream, applied + 1) as pull:
                     while True:
                         taken = await pull.take()
+                        pause_s = RETRY_S
                         if taken[0].sequence != applied + 1 or taken[-1].sequence != applied + len(taken):
                             taken = await self._repair(taken, applied)
                         for start in range(0, len(taken), CHUNK_LIMIT):
@@ -85,8 +87,9 @@ class JetStreamLog:
                             applied = chunk[-1].sequence
                             yield chunk
             except (PullLostError, LogUnavailableError, NoAnswerError) as error:
-                _logger.info("reading goes on after entry %d: %s", applied, error)
-                await asyncio.sleep(RETRY_S)
+                _logger.log(retry_level(pause_s), "reading goes on after entry %d: %s", applied, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
     async def last_sequence(self) -> int:
         """See `Log.last_sequence`. Raises LogUnavailableError."""

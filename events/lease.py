@@ -5,6 +5,7 @@ renewing it replaces the revision that this holder wrote last, giving it up leav
 replace. An answer that does not come is no lease: the next `try_acquire` finds out.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ import msgspec
 from muster.events.connection import ApiError, Connection, NoAnswerError, raise_for_error
 from muster.events.credentials import lease_bucket
 from muster.events.log import LogUnavailableError
-from muster.events.reading import read_leader
+from muster.events.reading import RETRY_S, read_leader
 from muster.events.streams import DEFAULT_LEASE_TTL_S
 from muster.events.subjects import DEFAULT_PREFIX
 
@@ -32,7 +33,7 @@ class Lease(Protocol):
         ...
 
     async def renew(self) -> bool:
-        """Keep it for another term of its time; False where it is lost or the broker does not answer."""
+        """Keep it for another term of its time; False where it is lost."""
         ...
 
     async def release(self) -> None:
@@ -58,7 +59,9 @@ class NatsLease:
         self._holder = holder.encode()
         self._stream = f"KV_{lease_bucket(prefix)}"
         self._key = f"$KV.{lease_bucket(prefix)}.leader"
+        self._ttl_s = ttl_s
         self._revision = 0
+        self._held_until_s = 0.0
 
     async def try_acquire(self) -> bool:
         """See `Lease.try_acquire`."""
@@ -68,20 +71,32 @@ class NatsLease:
         return await self._write(self._holder, stored.entry.sequence if stored else 0)
 
     async def renew(self) -> bool:
-        """See `Lease.renew`."""
-        try:
-            return bool(self._revision) and await self._write(self._holder, self._revision)
-        except LogUnavailableError:
-            return False
+        """See `Lease.renew`. While the broker does not answer it goes on trying, for as long as the lease is ours."""
+        while self._revision:
+            try:
+                return await self._write(self._holder, self._revision) or await self._is_own_write()
+            except LogUnavailableError:
+                if time.monotonic() > self._held_until_s:
+                    self._revision = 0
+            await asyncio.sleep(RETRY_S)
+        return False
 
     async def release(self) -> None:
         """See `Lease.release`."""
-        if self._revision:
-            await self._write(b"", self._revision)
+        revision, self._revision = self._revision, 0
+        if revision:
+            await self._write(b"", revision)
         self._revision = 0
 
+    async def _is_own_write(self) -> bool:
+        """Whether the value that refused ours is ours: an earlier renewal whose answer was lost."""
+        stored = await read_leader(self._connection, self._stream, {"last_by_subj": self._key})
+        is_own = stored is not None and stored.entry.payload == self._holder
+        self._revision = stored.entry.sequence if stored is not None and is_own else 0
+        return is_own and await self._write(self._holder, self._revision)
+
     async def _write(self, value: bytes, revision: int) -> bool:
-        self._revision = 0
+        sent_s = time.monotonic()
         headers = {"Nats-Expected-Last-Subject-Sequence": str(revision)}
         try:
             answer = await self._connection.request(self._key, value, headers=headers, timeout_s=self.renew_s)
@@ -91,6 +106,7 @@ class NatsLease:
         except NoAnswerError as error:
             raise LogUnavailableError(f"the lease cannot be asked for: {error}") from None
         self._revision = _decode_written(answer.payload).seq
+        self._held_until_s = sent_s + self._ttl_s
         return True
 
 

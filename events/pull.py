@@ -7,6 +7,7 @@ taken, so a slow reader holds a bounded amount.
 """
 
 import asyncio
+import logging
 import secrets
 from typing import Any, Final, Self
 
@@ -14,6 +15,7 @@ import msgspec
 
 from muster.events.connection import ApiError, Connection, NoAnswerError, Subscription
 from muster.events.log import Entry, LogError
+from muster.events.reading import RETRY_S
 from muster.events.wire import header, status_of
 
 REQUEST_SIZE: Final = 500
@@ -22,6 +24,7 @@ HEARTBEAT_S: Final = 0.5
 SILENCE_S: Final = 2.0
 REQUEST_LIFE_S: Final = 30.0
 UNUSED_S: Final = 30.0
+LONGEST_RETRY_S: Final = 0.5
 SUBJECT_CACHE_LIMIT: Final = 10_000
 
 _NS: Final = 1_000_000_000
@@ -29,6 +32,11 @@ _REPLY_TOKENS: Final = 9
 _IDLE: Final = 100
 _REQUEST_OVER: Final = 408
 _NOT_FOUND: Final = 10014
+
+
+def retry_level(pause_s: float) -> int:
+    """How loudly to log that reading begins again after a pause: the first time, and then for those who debug."""
+    return logging.INFO if pause_s <= RETRY_S else logging.DEBUG
 
 
 class PullLostError(Exception):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from log_cases import SMALL, fact
 
-from muster.events.broker import Broker, BrokerError, find_server
+from muster.events.broker import Broker, BrokerError
+from muster.events.broker_process import find_server
 from muster.events.connection import Connection
 from muster.events.credentials import read_credentials
 from muster.events.jetstream import JetStreamLog

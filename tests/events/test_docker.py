@@ -14,8 +14,8 @@ import yaml  # type: ignore[import-untyped]
 from click.testing import CliRunner
 
 from muster.api.cli import main
-from muster.events.broker import find_server
 from muster.events.broker_config import docker_files
+from muster.events.broker_process import find_server
 from muster.events.credentials import read_credentials
 
 DOCKER = Path(__file__).parents[2] / "docker"

@@ -262,3 +262,72 @@ async def test_an_asker_whose_broker_dies_is_told(broker: Broker, connect: Conne
     assert not serving.done()
     serving.cancel()
     await asyncio.wait({serving})
+
+
+async def test_an_agent_ends_the_answer_of_an_asker_that_vanished(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.events.asks.LIFE_S", 0.05)
+    monkeypatch.setattr("muster.events.asks.SILENCE_S", 0.2)
+    agent = Agent()
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, agent.answer))
+    api = await connect("api")
+    await wait_until_served_by(NatsAsks(api), agent)
+    await api.publish("muster.ask.node-1", b'{"text":"x"}', reply="muster.answer.node-1.nobody")
+    await asyncio.wait_for(agent.ended.wait(), 20)
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_an_asker_ends_when_the_agent_shows_no_life(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.events.asks.SILENCE_S", 0.2)
+    agent = await connect("agent-node-1")
+    await agent.subscribe("muster.ask.node-1", lambda *_: None)
+    await agent.publish("muster.heartbeat.node-1", b"{}")
+    await NatsTelemetry(agent).beat(Heartbeat("node-1", "life-1", 1))
+    with pytest.raises(AskError, match="shows no life"):
+        await ask(NatsAsks(await connect("api")), Question("x"))
+
+
+async def test_a_question_that_is_none_is_refused(connect: Connect) -> None:
+    class Other(msgspec.Struct):
+        number: int
+
+    agent = Agent()
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, agent.answer))
+    api = NatsAsks(await connect("api"))
+    await wait_until_served_by(api, agent)
+    with pytest.raises(AskError, match="not understood"):
+        async with aclosing(api.ask("node-1", Other(1))) as parts:
+            await anext(parts)
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_a_failing_agent_tells_no_secrets(connect: Connect) -> None:
+    serving = asyncio.create_task(NatsAsks(await connect("agent-node-1")).serve("node-1", Question, answer))
+    api = NatsAsks(await connect("api"))
+    await wait_until_served(api)
+    with pytest.raises(AskError, match="the agent failed to answer"):
+        await ask(api, Question("bug"))
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_a_lease_survives_a_broker_that_is_away_for_less_than_its_time(broker: Broker, connect: Connect) -> None:
+    lease = NatsLease(await connect("scheduler"), "a")
+    other = NatsLease(await connect("scheduler"), "b")
+    assert await lease.try_acquire()
+    await broker.kill9()
+    renewing = asyncio.create_task(lease.renew())
+    await broker.start()
+    assert await renewing
+    assert not await other.try_acquire()
+
+
+async def test_a_lease_that_runs_out_while_the_broker_is_away_is_lost(broker: Broker, connect: Connect) -> None:
+    lease = NatsLease(await connect("scheduler"), "a", ttl_s=0.3)
+    assert await lease.try_acquire()
+    await broker.kill9()
+    assert not await lease.renew()
+    await broker.start()

@@ -178,7 +178,11 @@ async def fill(log: JetStreamLog | MemoryLog) -> None:
 async def test_a_message_that_is_too_large_is_a_mistake(jetstream: JetStreamLog) -> None:
     with pytest.raises(ValueError, match="larger than the broker takes"):
         await jetstream.append(fact(1, "x" * (3 << 20)))
-    assert await jetstream.append(fact(2, "x" * (1 << 20))) == (1, False)
+    with pytest.raises(ValueError, match="larger than the broker takes"):
+        await jetstream.append(fact(1, "x" * ((2 << 20) - 10)))
+    with pytest.raises(ValueError, match="no message can be sent under"):
+        await jetstream.append(Message("muster.submission.two words", b"x", "1"))
+    assert await jetstream.append(fact(2, "x" * ((2 << 20) - 1024))) == (1, False)
 
 
 async def test_an_entry_that_nobody_has_is_named(jetstream: JetStreamLog) -> None:
@@ -211,6 +215,35 @@ async def test_the_leader_of_three_is_killed_under_load(cluster: BrokerCluster) 
     )
     assert sorted(ack.sequence for ack in acks.items) == list(range(1, 401))
     assert entries == await log.read(1, 1000)
+    await fenced_batches_through_a_leader_kill(cluster, log)
+    await connection.close()
+
+
+async def fenced_batches_through_a_leader_kill(cluster: BrokerCluster, log: JetStreamLog) -> None:
+    done, fence = Tally(), 0
+
+    async def decide() -> None:
+        nonlocal fence
+        for number in range(30):
+            fence = await log.append_fenced(decision(number, commands=2), fence, timeout_s=60) - 2
+            done.add(fence)
+
+    first = await log.last_sequence() + 1
+    deciding = asyncio.create_task(decide())
+    await done.reach(5)
+    info = await log.connection.api("STREAM.INFO.MUSTER_LOG")
+    leader = next(broker for broker in cluster.brokers if broker.name == info["cluster"]["leader"])
+    await leader.kill9()
+    await deciding
+    await leader.start()
+    assert [entry.payload.decode() for entry in await log.read(first)] == [
+        text for n in range(30) for text in (f"decision {n}", f"command {n}.0", f"command {n}.1")
+    ]
+
+
+async def test_three_brokers_refuse_a_stale_fence_and_know_their_own(cluster: BrokerCluster) -> None:
+    connection = await Connection.open(cluster.urls, cluster.credentials["operator"])
+    log = await JetStreamLog.open(connection)
     fence = await log.append_fenced(decision(1, commands=0), 0)
     with pytest.raises(AppendRefusedError):
         await log.append_fenced(decision(2), 0)
@@ -223,4 +256,4 @@ async def test_the_leader_of_three_is_killed_under_load(cluster: BrokerCluster) 
 
 async def test_nobody_is_let_in_with_a_wrong_password(broker: Broker) -> None:
     with pytest.raises(NoAnswerError, match="Authorization Violation"):
-        await Connection.open(broker.urls, Credential("api", "wrong"), timeout_s=1)
+        await Connection.open(broker.urls, Credential("api", "wrong"), timeout_s=60)
