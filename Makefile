@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python demo/demo.py
 
 up: $(STAMP)
 	@$(BIN)/muster up --simulate 2x8xA100-80GB

@@ -31,7 +31,7 @@ PHASE_CODES: Final[dict[JobPhase, str]] = {
 """Each phase with the short code that Slurm's users know."""
 
 TRANSITIONS: Final[dict[JobPhase, tuple[JobPhase, ...]]] = {
-    "PENDING": ("STARTING", "CANCELLED"),
+    "PENDING": ("STARTING", "CANCELLED", "STOPPING"),  # the last: its agent's life ended before the allocation landed
     "STARTING": ("RUNNING", "STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
     "RUNNING": ("STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
     "STOPPING": ("PENDING", "FAILED", "CANCELLED", "NODE_FAIL"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from muster.core.cluster import Cluster
 from muster.core.decide import decide
 from muster.core.invariants import check_invariants
-from muster.core.state import Job
+from muster.core.state import TRANSITIONS, Job
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
@@ -66,9 +66,13 @@ class Script:
         self.now_ns += 1_000_000
         entry = Entry(len(self.entries) + 1, self.now_ns, subject, payload)
         self.entries.append(entry)
+        before = {job.id: job.phase for job in self.cluster.state.jobs.values()} if self.check else {}
         self.fold.apply(entry)
         if self.check:
             check_invariants(self.cluster)
+            for job in self.cluster.state.jobs.values():
+                was = before.get(job.id, job.phase)
+                assert job.phase == was or job.phase in TRANSITIONS[was], f"job {job.id}: {was} to {job.phase}"
         return entry.sequence
 
     def run_pass(self) -> list[t.Event]:
