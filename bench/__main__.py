@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import placement, replay
+from bench import placement, replay, service
 from bench.table import Row, as_markdown
 
 
@@ -23,6 +23,8 @@ async def main() -> None:
         rows += await placement.through_the_log()
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
+    if arguments.only in (None, "service"):
+        rows += await service.measure()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     sys.stdout.write(f"{machine}\n\n{as_markdown(rows)}\n")
 

@@ -55,8 +55,11 @@ def _check_claims(cluster: Cluster) -> None:
             node = cluster.state.nodes.get(worker.node)
             if worker.phase == "gone" or node is None:
                 continue
+            devices = node.inventory.devices
             for index in worker.devices:
-                device = node.inventory.devices[index]
+                if index >= len(devices):
+                    continue  # the node came back without it
+                device = devices[index]
                 place = (worker.node, index)
                 memory_mib[place] = memory_mib.get(place, 0) + device_claim_mib(device, demand.device_memory_mib)
                 compute[place] = compute.get(place, 0) + demand.compute
