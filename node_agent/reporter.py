@@ -30,8 +30,11 @@ class Reporter:
         self.ended(worker.key, worker.exit or ExitStatus("lost"))
 
     def refused(self, worker: Worker, reason: str) -> None:
-        """It never ran and never will."""
-        self.refuse(worker.command, worker.key, reason)
+        """It never ran and never will. Where a later life's registration has listed it, that is its end."""
+        if worker.incarnation == self.incarnation:
+            self.refuse(worker.command, worker.key, reason)
+        else:
+            self.exited(worker)
 
     def stop_failed(self, worker: Worker, detail: str) -> None:
         """Its tree outlives every signal."""

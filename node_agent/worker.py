@@ -16,12 +16,14 @@ class Key(NamedTuple):
 
 
 class Worker:
-    """One worker. `command` is the sequence of the command that began it (0 = adopted); `exit` is set at its end."""
+    """One worker. `command` is the sequence of the command that began it and `incarnation` the agent's
+    life it was for (0 and "" = adopted); `exit` is set at its end."""
 
-    def __init__(self, ticket: Ticket, folder: WorkerFolder, command: int) -> None:
+    def __init__(self, ticket: Ticket, folder: WorkerFolder, command: int, incarnation: str) -> None:
         self.ticket = ticket
         self.folder = folder
         self.command = command
+        self.incarnation = incarnation
         self.key = Key(ticket.job, ticket.attempt, ticket.rank)
         self.pid = 0
         self.exit: ExitStatus | None = None

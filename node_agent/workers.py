@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 START_TRIES: Final = 2
 STUBBORN_MS: Final = 30_000
 """A tree that lives this long after it was killed is reported."""
+KEEPER_MS: Final = 5_000
+"""A keeper that does not do as it was told for this long is killed, and what it kept with it."""
 LEARN_PID_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
 RETRY_S: Final = 1.0
@@ -94,7 +97,7 @@ class Workers:
             if ticket is None:
                 folder.remove()
                 continue
-            worker = Worker(ticket, folder, command=0)
+            worker = Worker(ticket, folder, command=0, incarnation="")
             worker.exit = folder.exit()
             started = folder.started()
             worker.pid = started.pid if started is not None else 0
@@ -119,7 +122,7 @@ class Workers:
         except (OSError, ValueError) as error:
             folder.remove()
             raise RefusalError(f"its folder cannot be made: {error}") from error
-        worker = Worker(ticket, folder, sequence)
+        worker = Worker(ticket, folder, sequence, command.incarnation)
         self._workers[key] = worker
         self._spawn(self._begin(worker))
 
@@ -227,7 +230,12 @@ class Workers:
             except OSError as error:
                 logger.warning("the stop of %s cannot be written: %s", worker.folder.path.name, error)
                 await asyncio.sleep(RETRY_S)
-        if not await self._all_gone([worker], grace_ms + STUBBORN_MS):
+        if await self._all_gone([worker], grace_ms + KEEPER_MS):
+            return
+        keeper_pid = worker.folder.keeper_pid()
+        if keeper_pid is not None:
+            tree.send([keeper_pid], signal.SIGKILL)
+        if not await self._all_gone([worker], STUBBORN_MS - KEEPER_MS):
             self._reports.stop_failed(worker, f"alive {STUBBORN_MS // 1000} s after it was killed")
 
     async def _all_gone(self, workers: list[Worker], within_ms: int) -> bool:

@@ -21,6 +21,14 @@ async def output(link: FakeLink, *, follow: bool = True, offset: int = 0, job: i
     return b"".join([chunk async for chunk in link.answer(LogAsk(job, 1, 0, offset, follow))])
 
 
+async def ready(link: FakeLink) -> None:
+    """The program has said that it is."""
+    assert link.answer is not None
+    async for chunk in link.answer(LogAsk(5, 1, 0, follow=True)):
+        assert chunk == b"ready\n"
+        break
+
+
 async def test_a_node_registers_its_inventory_and_beats(new_node: NewNode, link: FakeLink) -> None:
     node = new_node()
     registered = await node.registered()
@@ -202,10 +210,7 @@ async def test_a_worker_may_end_itself_within_the_grace(new_node: NewNode, link:
     life = (await new_node().registered()).incarnation
     await link.command(start(life, "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.02; done"))
     await link.fact(WorkerStarted, job=5)
-    assert link.answer is not None
-    async for chunk in link.answer(LogAsk(5, 1, 0, follow=True)):
-        assert chunk == b"ready\n"
-        break
+    await ready(link)
     await link.command(stop(life, grace_ms=60_000))
     exited = await link.fact(WorkerExited, job=5)
     assert (exited.exit.reason, exited.exit.exit_code) == ("stopped", 3)
@@ -257,6 +262,7 @@ async def test_a_stop_behind_its_start_and_a_start_behind_a_slow_stop(new_node: 
     life = (await new_node().registered()).incarnation
     await link.command(start(life, "trap '' TERM; echo ready; while :; do sleep 0.05; done"))
     await link.fact(WorkerStarted, job=5)
+    await ready(link)
     await link.command(stop(life, grace_ms=30_000))
     await link.command(start(life, "sleep 1000", job=6, indices=[1]))
     await link.command(stop(life, job=6, grace_ms=0))

@@ -12,6 +12,7 @@ from agent_world import DEADLINE_S, FakeLink, NewNode, alive, python, start, sto
 
 from muster.events.log import LogFullError, LogUnavailableError
 from muster.events.types import ExitStatus, NodeRegistered, StopFailed, WorkerExited, WorkerRefused, WorkerStarted
+from muster.node_agent import workers
 from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers, keeper_gone
@@ -205,6 +206,23 @@ async def test_what_a_killed_keeper_kept_is_killed_and_reported_lost(
     assert exited.exit.reason == "lost"
     assert not any(map(alive, pids))
     assert link.facts(StopFailed) == []
+
+
+async def test_a_frozen_keeper_cannot_keep_a_worker_from_being_stopped(
+    new_node: NewNode, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "KEEPER_MS", 100)
+    node = new_node()
+    life = (await node.registered()).incarnation
+    await link.command(start(life, "setsid sleep 1000 & sleep 1000"))
+    pid = (await link.fact(WorkerStarted, job=5)).pid
+    keeper = WorkerFolder(node.agent._settings.data / "workers" / "5.1.0").keeper_pid()
+    assert keeper is not None
+    os.kill(keeper, signal.SIGSTOP)
+    await link.command(stop(life, grace_ms=0))
+    assert (await link.fact(WorkerExited, job=5)).exit.reason == "lost"
+    assert not alive(pid)
+    assert not alive(keeper)
 
 
 async def test_a_killed_zygote_is_replaced_and_its_keepers_go_on(new_node: NewNode, link: FakeLink) -> None:
