@@ -120,6 +120,8 @@ def events(session: Session, job: int | None, after: int | None, limit: int, *, 
     """Show the log's entries, or a job's."""
     path = f"/v1/jobs/{job}/events" if job is not None else "/v1/events"
     if follow:
+        if after is None:
+            after = max(int(session.read("/v1/state")["sequence"]) - limit, 0) if job is None else 0
         for event in _follow(session, path, after):
             click.echo(json.dumps(event) if session.as_json else event_line(event))
     else:
@@ -127,7 +129,7 @@ def events(session: Session, job: int | None, after: int | None, limit: int, *, 
         session.show(page, lambda found: "\n".join(event_line(event) for event in found["events"]))
 
 
-def _follow(session: Session, path: str, after: int | None) -> Iterator[Json]:
+def _follow(session: Session, path: str, after: int) -> Iterator[Json]:
     """Events for ever; a broken connection is taken up again after the last one seen."""
     failures = 0
     while True:
@@ -138,7 +140,7 @@ def _follow(session: Session, path: str, after: int | None) -> Iterator[Json]:
                 yield event
         except UnreachableError:
             failures += 1
-            if failures > RECONNECT_TRIES or after is None:
+            if failures > RECONNECT_TRIES:
                 raise
             time.sleep(RECONNECT_PAUSE_S)
         else:

@@ -17,6 +17,9 @@ from muster.api.table import clean, fields, render
 from muster.api.times import elapsed
 
 WAIT_POLL_S: Final = 25
+WAIT_MARGIN_S: Final = 20
+AWAY_S: Final = 60
+RETRY_S: Final = 0.5
 SERVICE_UNAVAILABLE: Final = 503
 JOB = click.IntRange(min=1)
 
@@ -136,9 +139,13 @@ def run(session: Session, command: tuple[str, ...], **flags: Any) -> None:
 
 
 def _follow(client: Client, job: int, seen: int) -> None:
-    for chunk in client.stream(f"/v1/jobs/{job}/logs", {"follow": 1, "min_seq": seen}):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+    """Show the output as it comes. Where the stream breaks the job goes on, and so does the waiting for its end."""
+    try:
+        for chunk in client.stream(f"/v1/jobs/{job}/logs", {"follow": 1, "min_seq": seen}):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    except UnreachableError as error:
+        click.echo(f"muster: {error}; the job goes on: muster logs {job}", err=True)
 
 
 def exit_code(view: Json) -> int:
@@ -150,13 +157,21 @@ def exit_code(view: Json) -> int:
 
 
 def _wait(client: Client, job: int, timeout_s: float | None) -> Json:
-    """The job once it has ended. A server that goes away meanwhile is waited for."""
+    """The job once it has ended. A server that is away meanwhile is waited for, a minute long."""
     deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
+    answered_s = None
     while True:
         left_s = WAIT_POLL_S if deadline_s is None else min(deadline_s - time.monotonic(), WAIT_POLL_S)
         if left_s < 0:
             raise CommandError(f"job {job} has not ended after {timeout_s:g} s", Exit.TIMED_OUT)
-        view = client.get(f"/v1/jobs/{job}/wait", {"timeout": f"{left_s:.3f}"}, timeout_s=left_s + 20)
+        try:
+            view = client.get(f"/v1/jobs/{job}/wait", {"timeout": f"{left_s:.3f}"}, timeout_s=left_s + WAIT_MARGIN_S)
+        except UnreachableError:
+            if answered_s is None or time.monotonic() - answered_s > AWAY_S:
+                raise
+            time.sleep(RETRY_S)
+            continue
+        answered_s = time.monotonic()
         if view["ended"]:
             return view
 

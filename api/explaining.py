@@ -51,8 +51,7 @@ def _lines(found: Explanation) -> Iterator[str]:
     yield f"3 allocation   {found.allocation.why}"
     for worker in found.allocation.workers:
         yield f"{_INDENT}{_place(worker)}"
-    if found.environment:
-        yield "4 environment  what its workers see"
+    yield "4 environment  " + ("what its workers see" if found.environment else "made when it is placed")
     for seen in found.environment:
         words = " ".join(f"{name}={value}" for name, value in sorted(seen.variables.items()))
         yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"

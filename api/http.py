@@ -20,6 +20,7 @@ from muster.api.insight import AUDITING
 from muster.api.problems import ApiError, no_such
 from muster.api.routes import ROUTES
 from muster.api.service import SERVICE, Service
+from muster.events.log import LogError
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 7077
@@ -111,6 +112,9 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
         return problem(ApiError(405, "wrong_method", f"{request.method} is not for this path", detail=allowed))
     except web.HTTPNotFound:
         return problem(no_such("path", request.path[:200], "/openapi.json lists the paths"))
+    except (LogError, TimeoutError) as error:
+        detail = str(error) or "it took too long"
+        return problem(ApiError(503, "log_unavailable", "the log does not answer", detail=detail, retry_after_s=2))
     except (ConnectionError, web.HTTPException):
         raise
     except Exception:

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from api_harness import FakeOutputs, Harness
 
-from muster.events.log import Message
+from muster.events.log import LogUnavailableError, Message
 from muster.events.spec import JobSpec
 from muster.events.types import JobSubmitted, NodeCordoned
 
@@ -167,7 +167,7 @@ async def test_explain_names_the_steps(harness: Harness, http: aiohttp.ClientSes
     first, second = await _busy(harness)
     waiting = await _get(http, f"/v1/jobs/{second}/explain")
     assert waiting["explanation"]["allocation"]["fits"] is False
-    assert [line.split()[0] for line in waiting["text"] if line[0].isdigit()] == ["1", "2", "3"]
+    assert [line.split()[0] for line in waiting["text"] if line[0].isdigit()] == ["1", "2", "3", "4"]
     placed = await _get(http, f"/v1/jobs/{first}/explain")
     assert placed["explanation"]["environment"][0]["variables"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5"
     before = await _get(http, f"/v1/jobs/{first}/explain", at=first)
@@ -285,6 +285,22 @@ async def test_the_audit_finds_a_forged_decision(harness: Harness, http: aiohttp
     entry = harness.log.entries[place]
     harness.log.entries[place] = entry._replace(payload=entry.payload.replace(b'"devices":[0,', b'"devices":[7,'))
     assert (await _get(http, "/v1/audit"))["ok"] is False
+
+
+async def test_a_log_that_is_away_is_told_and_reads_go_on(
+    harness: Harness, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.add_node("node-1")
+
+    async def away() -> int:
+        raise LogUnavailableError("away")
+
+    monkeypatch.setattr(harness.log, "last_sequence", away)
+    assert (await _status(http, "/readyz"))[0] == 503
+    assert (await _status(http, "/v1/jobs/999"))[0] == 503
+    assert len((await _get(http, "/v1/nodes"))["nodes"]) == 1
+    async with http.get("/healthz") as answer:
+        assert answer.headers["Muster-Seq"] == "1"
 
 
 async def test_health_and_unknown_paths(http: aiohttp.ClientSession) -> None:
