@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from muster.events.connection import ApiError, Connection, NoAnswerError, Reply, raise_for_error
+from muster.events.connection import NOT_PERMITTED, ApiError, Connection, NoAnswerError, Reply, raise_for_error
 from muster.events.log import (
     BATCH_LIMIT,
     Ack,
@@ -40,7 +40,7 @@ BATCH_HAS_DUPLICATE: Final = 10201
 STORE_FAILED: Final = 10077
 OUT_OF_ROOM: Final = frozenset({10047, 10028})
 _STREAM_IS_FULL: Final = "maximum bytes exceeded"
-_FAULTS_OF_THE_MESSAGE: Final = frozenset({10054, 10097, 10199, 10060, 10052, 10025})
+_FAULTS_OF_THE_MESSAGE: Final = frozenset({NOT_PERMITTED, 10054, 10097, 10199, 10060, 10052, 10025})
 
 
 ReadBack = Callable[[int], Awaitable[Entry | None]]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,10 @@ PING_INTERVAL_S: Final = 1
 WATCH_INTERVAL_S: Final = 0.25
 RECONNECT_WAIT_S: Final = 0.1
 HEADER_ROOM_BYTES: Final = 1024
+NOT_PERMITTED: Final = -1
+"""The code of an ApiError for a subject that this user may not publish."""
 _NOT_LET_IN: Final = "authorization violation"
+_FORBIDDEN: Final = re.compile('permissions violation for publish to "([^"]+)"')
 
 _logger: Final = logging.getLogger("muster.events.connection")
 
@@ -45,7 +49,7 @@ class NoAnswerError(Exception):
 
 
 class ApiError(Exception):
-    """The broker refused a request. `code` is its error code."""
+    """The broker refused a request. `code` is its error code, or NOT_PERMITTED."""
 
     def __init__(self, code: int, description: str) -> None:
         super().__init__(f"{description} ({code})")
@@ -101,7 +105,7 @@ class Connection:
         prefix = credential.inbox if credential else "_INBOX.any"
         self._inbox = f"{prefix}.{secrets.token_hex(8)}"
         self._counter = itertools.count(1)
-        self._waiting: dict[bytes, Callable[[Reply | Exception], None]] = {}
+        self._waiting: dict[bytes, tuple[str, Callable[[Reply | Exception], None]]] = {}
         self._subscriptions: list[Subscription] = []
         self._loss_callbacks: set[Callable[[], None]] = set()
         self._closing = False
@@ -163,7 +167,7 @@ class Connection:
     async def request(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, timeout_s: float = 5.0
     ) -> Reply:
-        """Send a message and wait for one answer. Raises NoAnswerError."""
+        """Send a message and wait for one answer. Raises NoAnswerError, or ApiError where it is not permitted."""
         answers = await self.request_many(subject, payload, lambda _: True, headers=headers, timeout_s=timeout_s)
         return answers[0]
 
@@ -176,7 +180,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 5.0,
     ) -> list[Reply]:
-        """Send a message and collect answers up to and with the one that `is_last`. Raises NoAnswerError."""
+        """Send a message and collect answers up to and with the one that `is_last`. Raises as `request` does."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         answers: list[Reply] = []
@@ -195,7 +199,7 @@ class Connection:
 
         reply = f"{self._inbox}.{next(self._counter)}"
         key = reply.encode()
-        self._waiting[key] = take
+        self._waiting[key] = subject, take
         timer = loop.call_later(timeout_s, take, NoAnswerError(f"no answer from {subject} in {timeout_s:.1f} s"))
         try:
             await self.publish(subject, payload, reply=reply, headers=headers)
@@ -301,11 +305,20 @@ class Connection:
         _logger.info("%s: connected again", self.name)
 
     async def _on_error(self, error: Exception) -> None:
+        forbidden = _FORBIDDEN.search(str(error).lower())
+        if forbidden is not None:
+            self._forbid(forbidden[1])
         is_old = self._closing or str(error) == str(self._last_error)
         self._last_error = error
         if _NOT_LET_IN in str(error).lower():
             self._refused.set()
         _logger.log(logging.DEBUG if is_old else logging.INFO, "%s: %s", self.name, error)
+
+    def _forbid(self, lowered_subject: str) -> None:
+        """The broker names the subject (the client in lower case), not the message."""
+        for subject, take in list(self._waiting.values()):
+            if subject.lower() == lowered_subject:
+                take(ApiError(NOT_PERMITTED, f"{self.name} may not publish {subject}"))
 
     def _lose(self) -> None:
         if not self._closing:
@@ -313,15 +326,15 @@ class Connection:
         self._fail_all("the connection was lost")
 
     def _fail_all(self, reason: str) -> None:
-        for take in list(self._waiting.values()):
+        for _, take in list(self._waiting.values()):
             take(NoAnswerError(reason))
         for callback in list(self._loss_callbacks):
             callback()
 
     def _on_reply(self, subject: bytes, _reply: bytes, headers: bytes, payload: bytes) -> None:
-        take = self._waiting.get(subject)
-        if take is not None:
-            take(Reply(headers, payload))
+        waiting = self._waiting.get(subject)
+        if waiting is not None:
+            waiting[1](Reply(headers, payload))
 
 
 async def _never_called(_message: object) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.events.connection import ApiError, Connection, NoAnswerError, Reply
-from muster.events.log import Entry, LogUnavailableError, MissingEntryError
+from muster.events.connection import NOT_PERMITTED, ApiError, Connection, NoAnswerError, Reply
+from muster.events.log import Entry, LogError, LogUnavailableError, MissingEntryError
 from muster.events.wire import header, parse_time_ns, status_of
 
 DIRECT_BATCH: Final = 1000
@@ -45,6 +45,8 @@ async def read_leader(connection: Connection, stream: str, query: dict[str, Any]
         except ApiError as error:
             if error.code == _NO_MESSAGE:
                 return None
+            if error.code == NOT_PERMITTED:
+                raise LogError(str(error)) from None
             reason = str(error)
         except NoAnswerError as error:
             reason = str(error)

@@ -233,7 +233,7 @@ async def _patiently(connection: Connection, name: str, body: Mapping[str, Any] 
     deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
     while True:
         try:
-            answer = await connection.api(name, body, timeout_s=5.0)
+            answer = await connection.api(name, body, timeout_s=1.0)
         except ApiError as error:
             if error.code == _NO_SUCH_STREAM:
                 return None

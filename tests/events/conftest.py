@@ -52,16 +52,28 @@ async def connect(broker: Broker) -> AsyncIterator[Connect]:
         yield open_as
 
 
-@pytest.fixture(params=["memory", "jetstream", "jetstream-r3"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Log]:
-    """Every implementation. The operator may write every subject of the log."""
-    if request.param == "memory":
+async def _log(kind: str, folder: Path) -> AsyncIterator[Log]:
+    if kind == "memory":
         yield MemoryLog()
         return
-    async with running(tmp_path / "broker", servers=1 if request.param == "jetstream" else 3) as started:
+    async with running(folder, servers=1 if kind == "jetstream" else 3) as started:
         connection = await Connection.open(started.urls, started.credentials["operator"], "test")
         yield await JetStreamLog.open(connection)
         await connection.close()
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Log]:
+    """A log in memory, and one on a broker. The operator may write every subject of the log."""
+    async with asynccontextmanager(_log)(request.param, tmp_path / "broker") as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "jetstream", "jetstream-r3"])
+async def any_log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Log]:
+    """As `log`, and one on three brokers: for what replication could change."""
+    async with asynccontextmanager(_log)(request.param, tmp_path / "broker") as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from log_cases import COMMAND, DECISION, SUBMISSION, Connect, decision, fact, fo
 from muster.events.agent_link import NatsAgentLink, commands
 from muster.events.beats import NatsBeats
 from muster.events.broker import Broker
-from muster.events.connection import ApiError, Connection, NoAnswerError
+from muster.events.connection import NOT_PERMITTED, ApiError, Connection
 from muster.events.jetstream import JetStreamLog
 from muster.events.lease import NatsLease
-from muster.events.log import Ack, DuplicateConflictError, Entry, Message
+from muster.events.log import Ack, DuplicateConflictError, Entry, LogError, Message
 from muster.events.telemetry import GpuSampled, Heartbeat
 
 RUNNING = ("api", "scheduler", "reader", "agent-node-1")
@@ -33,10 +33,11 @@ class Question(msgspec.Struct):
 
 
 async def is_refused(connection: Connection, subject: str, payload: bytes = b"{}") -> bool:
+    """Whether the broker says that this user may not publish the subject."""
     try:
-        await connection.request(subject, payload, timeout_s=0.1)
-    except NoAnswerError:
-        return True
+        await connection.request(subject, payload, timeout_s=20)
+    except ApiError as error:
+        return error.code == NOT_PERMITTED
     return False
 
 
@@ -162,9 +163,9 @@ async def can_pull(connection: Connection, subject: str, name: str) -> bool:
     where = f"CONSUMER.CREATE.MUSTER_LOG.{name}" + (f".{subject}" if subject else "")
     config = {"name": name, "deliver_policy": "all", "ack_policy": "none", "filter_subject": subject}
     try:
-        await connection.api(where, {"stream_name": "MUSTER_LOG", "config": config}, timeout_s=0.1)
-    except NoAnswerError:
-        return False
+        await connection.api(where, {"stream_name": "MUSTER_LOG", "config": config}, timeout_s=20)
+    except ApiError as error:
+        return error.code != NOT_PERMITTED
     return True
 
 
@@ -220,3 +221,11 @@ async def test_what_a_consumer_delivers_never_becomes_an_entry_or_a_request(
     await agent.request("muster.heartbeat.node-1", b"{}")
     for kept, messages in (("MUSTER_LOG", 2), ("MUSTER_TELEMETRY", 2), ("KV_MUSTER_LEASE", 0)):
         assert (await operator.api(f"STREAM.INFO.{kept}"))["state"]["messages"] == messages
+
+
+async def test_an_append_that_is_not_permitted_says_so_at_once(connect: Connect) -> None:
+    log = await JetStreamLog.open(await connect("reader"))
+    with pytest.raises(LogError, match=f"reader may not publish {SUBMISSION}"):
+        await log.append(fact(1), timeout_s=60)
+    with pytest.raises(LogError, match="may not publish"):
+        await log.append_fenced(decision(1), 0, timeout_s=60)
