@@ -24,7 +24,7 @@ from muster.api.machines import all_nodes
 from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
 from muster.api.process import StartError
 from muster.events.broker import Broker, BrokerError
-from muster.events.streams import set_up
+from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.inventory import DeviceSource, NvmlDevices
@@ -64,7 +64,7 @@ async def run_up(options: UpOptions) -> None:
         tasks = Tasks()
         broker = Broker(data / "broker", nodes=devices, port=options.broker_port)
         await stack.enter_async_context(broker)
-        await set_up(broker.urls, broker.credentials)
+        await set_up(broker.urls, broker.credentials, limits=limits_for(data))
         place = Place(broker.urls, broker.credentials, DEFAULT_PREFIX)
         await stack.enter_async_context(running(_keep_up(broker), "the watch over the broker", tasks))
         server, follower = await stack.enter_async_context(

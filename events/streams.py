@@ -5,7 +5,9 @@ difference. Every server must write with `sync_interval: always`. Only the opera
 """
 
 import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -30,12 +32,24 @@ _NAME_IN_USE: Final = 10058
 
 
 class StreamLimits(msgspec.Struct, frozen=True):
-    """Sizes in bytes (None = what an existing stream has, or the default for a new one), ages in seconds."""
+    """Sizes in bytes, ages in seconds. Where `..._max_bytes` is None, an existing stream keeps the size that it was
+    made with, and a new one gets `new_..._max_bytes`."""
 
     log_max_bytes: int | None = None
     telemetry_max_bytes: int | None = None
+    new_log_max_bytes: int = DEFAULT_LOG_MAX_BYTES
+    new_telemetry_max_bytes: int = DEFAULT_TELEMETRY_MAX_BYTES
     telemetry_max_age_s: int = DEFAULT_TELEMETRY_MAX_AGE_S
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
+
+
+def limits_for(folder: Path) -> StreamLimits:
+    """Limits whose new streams fit the volume of `folder` as it is: a full volume would stop every stream."""
+    free = shutil.disk_usage(folder).free
+    return StreamLimits(
+        new_log_max_bytes=min(DEFAULT_LOG_MAX_BYTES, free * 60 // 100),
+        new_telemetry_max_bytes=min(DEFAULT_TELEMETRY_MAX_BYTES, free * 5 // 100),
+    )
 
 
 def log_config(prefix: str, replicas: int, max_bytes: int | None) -> dict[str, Any]:
@@ -112,10 +126,10 @@ async def ensure_streams(
     limits = limits or StreamLimits()
     await check_sync(system, replicas)
     wanted = [
-        (log_config(prefix, replicas, limits.log_max_bytes), DEFAULT_LOG_MAX_BYTES),
+        (log_config(prefix, replicas, limits.log_max_bytes), limits.new_log_max_bytes),
         (
             telemetry_config(prefix, replicas, limits.telemetry_max_bytes, limits.telemetry_max_age_s),
-            DEFAULT_TELEMETRY_MAX_BYTES,
+            limits.new_telemetry_max_bytes,
         ),
         (lease_config(prefix, replicas, limits.lease_ttl_s), LEASE_MAX_BYTES),
     ]

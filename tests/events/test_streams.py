@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from muster.events.broker_config import render
 from muster.events.connection import Connection
 from muster.events.jetstream import JetStreamLog
 from muster.events.log import StreamMismatchError
-from muster.events.streams import StreamLimits, check_sync, differences_of, ensure_streams, log_config, set_up
+from muster.events.streams import (
+    StreamLimits,
+    check_sync,
+    differences_of,
+    ensure_streams,
+    limits_for,
+    log_config,
+    set_up,
+)
 
 
 async def test_a_second_start_finds_everything_as_it_was(broker: Broker) -> None:
@@ -104,3 +113,19 @@ async def test_the_operator_sees_what_is_missing(connect: Connect) -> None:
     await ensure_streams(operator, system, limits=SMALL)
     info = await operator.api("STREAM.INFO.KV_MUSTER_LEASE")
     assert info["config"]["max_age"] == 10_000_000_000
+
+
+async def test_a_new_log_fits_its_volume_and_an_old_one_keeps_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Broker(tmp_path) as broker:
+        for free in (1_000_000_000, 5_000_000_000):
+            monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+            await set_up(broker.urls, broker.credentials, limits=limits_for(tmp_path))
+            operator = await Connection.open(broker.urls, broker.credentials["operator"])
+            sizes = [
+                (await operator.api(f"STREAM.INFO.{name}"))["config"]["max_bytes"]
+                for name in ("MUSTER_LOG", "MUSTER_TELEMETRY")
+            ]
+            await operator.close()
+            assert sizes == [600_000_000, 50_000_000]
