@@ -8,9 +8,10 @@ from aiohttp import web
 
 from muster import __version__
 from muster.api.answers import answer
+from muster.api.log_views import audit_view
 from muster.api.problems import ApiError, bad_parameter
 from muster.api.service import SERVICE, Service
-from muster.api.views import HealthView, audit_view
+from muster.api.views import HealthView
 from muster.events.log import LogError
 from muster.projections.audit import LogSource, audit
 from muster.projections.audit_report import AuditReport

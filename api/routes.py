@@ -7,10 +7,9 @@ import msgspec
 from muster.api import documents, explaining, insight, logs, reading, streams, submissions
 from muster.api.explaining import ExplainView
 from muster.api.http_types import Handler
+from muster.api.log_views import AuditView, EventPage
 from muster.api.views import (
     Accepted,
-    AuditView,
-    EventPage,
     HealthView,
     JobPage,
     JobView,

@@ -12,11 +12,11 @@ import msgspec
 from aiohttp import web
 
 from muster.api.answers import SEQUENCE_HEADER, answer
+from muster.api.log_views import EventPage, EventView, event_view
 from muster.api.parameters import flag, integer
 from muster.api.problems import bad_parameter
 from muster.api.reading import find_job
 from muster.api.service import SERVICE, Service, moment_of
-from muster.api.views import EventPage, EventView, event_view
 from muster.events.log import Entry
 
 CHUNK: Final = 500

@@ -4,7 +4,7 @@ Everything is computed from the `State` that is given, so a view of the past is 
 present. Times are RFC 3339 text; `None` is a time that has not come.
 """
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
@@ -12,10 +12,8 @@ from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.cluster import Cluster
 from muster.core.explain import explain
 from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Node, Refusal, State
-from muster.events.log import Entry
 from muster.events.spec import JobSpec
 from muster.events.types import ExitStatus
-from muster.projections.audit_report import AuditReport
 
 EXPLAINED: Final = 10
 
@@ -137,28 +135,6 @@ class StateView(msgspec.Struct, frozen=True):
     unknown_since: int
 
 
-class EventView(msgspec.Struct, frozen=True):
-    """One entry of the log as a CloudEvent: `id` and `sequence` are its sequence, `time` is the server's."""
-
-    specversion: str
-    id: str
-    source: str
-    type: str
-    subject: str
-    time: str
-    datacontenttype: str
-    sequence: str
-    data: msgspec.Raw
-
-
-class EventPage(msgspec.Struct, frozen=True):
-    """A page of the log; `next` is the `after` of the following page (None = nothing more yet)."""
-
-    sequence: int
-    events: list[EventView]
-    next: int | None
-
-
 class Accepted(msgspec.Struct, frozen=True):
     """What was asked for is in the log, at `sequence`. For a submission `id` is the job's."""
 
@@ -173,33 +149,6 @@ class HealthView(msgspec.Struct, frozen=True):
     status: str
     sequence: int
     version: str
-
-
-class AuditView(msgspec.Struct, frozen=True):
-    """What an audit found; `text` says it in lines for a terminal."""
-
-    ok: bool
-    source: str
-    report: AuditReport
-    text: list[str]
-
-
-def audit_view(report: AuditReport, source: str) -> AuditView:
-    """A report for people."""
-    passes = report.passes
-    text = [
-        f"audited the {source}: entries {report.first} to {report.last}, {report.entries_per_s:,.0f} a second",
-        f"chain after entry {report.last}: {report.chain}",
-        f"passes decided again: {passes.redecided} of {passes.passes}, with {passes.decisions} decisions",
-        f"commands derived again: {passes.commands}; observations: {passes.observations}",
-        f"entries refused by the fold: {report.refused}",
-        *(
-            f"entry {finding.sequence}: {finding.kind}: expected {finding.expected}; found {finding.found}"
-            for finding in report.findings
-        ),
-        "clean: everything is as it must be" if report.ok else f"{report.findings_count} findings",
-    ]
-    return AuditView(report.ok, source, report, text)
 
 
 def nodes_of(attempt: Attempt | None) -> list[str]:
@@ -363,33 +312,4 @@ def state_view(state: State) -> StateView:
         refused_count=state.refused_count,
         refusals=state.refusals,
         unknown_since=state.unknown_since,
-    )
-
-
-UNREADABLE: Final = "unreadable"
-
-
-class _Tag(msgspec.Struct):
-    type: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9]*\.[0-9]+$")]
-
-
-_tag_decoder: Final = msgspec.json.Decoder(_Tag)
-
-
-def event_view(entry: Entry) -> EventView:
-    """An entry as a CloudEvent. A payload that is no tagged JSON object is given as null, as type `unreadable`."""
-    try:
-        tag, data = _tag_decoder.decode(entry.payload).type, entry.payload
-    except msgspec.MsgspecError:
-        tag, data = UNREADABLE, b"null"
-    return EventView(
-        specversion="1.0",
-        id=str(entry.sequence),
-        source="/muster",
-        type=f"muster.{tag}",
-        subject=entry.subject,
-        time=rfc3339(entry.timestamp_ns),
-        datacontenttype="application/json",
-        sequence=str(entry.sequence),
-        data=msgspec.Raw(data),
     )

@@ -149,7 +149,12 @@ def test_the_worked_case_with_real_processes(tmp_path: Path) -> None:
         assert until(lambda: up.call("logs", p, "--rank", "1"), "no output") == "node-2 2,3,4,5\n"
         told = up.call("explain", q).splitlines()
         assert "waits for 4 devices; 2 are idle" in told[0]
-        assert [line.split()[1] for line in told if line[0].isdigit()] == ["filter", "order", "allocation"]
+        assert [line.split()[1] for line in told if line[0].isdigit()] == [
+            "filter",
+            "order",
+            "allocation",
+            "environment",
+        ]
         assert "0 of 2 nodes" in told[1]
         environment = up.call("explain", p)
         assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in environment
