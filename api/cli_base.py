@@ -7,6 +7,7 @@ import functools
 import getpass
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -89,10 +90,12 @@ def width() -> int:
 
 
 def _user() -> str:
+    """Who calls, in the letters that the server takes for a user's name."""
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (KeyError, OSError):
-        return f"uid-{os.getuid()}"
+        name = f"uid-{os.getuid()}"
+    return re.sub(r"^[.@-]|[^A-Za-z0-9._@-]", "_", name)[:64] or "anonymous"
 
 
 def _explain(error: RefusedError) -> CommandError:
