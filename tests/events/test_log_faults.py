@@ -4,6 +4,7 @@ import asyncio
 import signal
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_cases import COMMAND, DECISION, SUBMISSION, Tally, decision, fact, follow
@@ -13,13 +14,15 @@ from muster.events.connection import Connection, Credential, NoAnswerError
 from muster.events.jetstream import JetStreamLog
 from muster.events.log import (
     AppendRefusedError,
+    Entry,
     LogFullError,
     LogUnavailableError,
     Message,
     MissingEntryError,
 )
 from muster.events.memory import MemoryLog
-from muster.events.reading import read_entry, read_leader
+from muster.events.pull import Pull
+from muster.events.reading import read_direct, read_entry, read_leader
 from muster.events.streams import StreamLimits, set_up
 
 
@@ -247,3 +250,49 @@ async def test_three_brokers_refuse_a_stale_fence_and_know_their_own(cluster: Br
 async def test_nobody_is_let_in_with_a_wrong_password(broker: Broker) -> None:
     with pytest.raises(NoAnswerError, match="Authorization Violation"):
         await Connection.open(broker.urls, Credential("api", "wrong"), timeout_s=60)
+
+
+async def test_entries_that_a_consumer_skipped_are_read_from_the_leader(
+    jetstream: JetStreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jetstream.append_batch([fact(number) for number in range(1, 21)])
+    take = Pull.take
+
+    async def take_with_holes(pull: Pull) -> list[Entry]:
+        return [entry for entry in await take(pull) if entry.sequence not in (1, 7, 8)]
+
+    monkeypatch.setattr(Pull, "take", take_with_holes)
+    entries = await follow(jetstream, 1, 20)
+    assert [entry.sequence for entry in entries] == list(range(1, 21))
+    assert entries == await jetstream.read(1)
+
+
+async def test_a_replica_that_lags_or_has_holes_does_not_shorten_a_read(
+    jetstream: JetStreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jetstream.append_batch([fact(number) for number in range(1, 21)])
+    whole = await jetstream.read(1)
+
+    async def read_with_holes(connection: Connection, stream: str, query: dict[str, Any], batch: int) -> list[Entry]:
+        found = await read_direct(connection, stream, query, batch)
+        return [entry for entry in found if entry.sequence not in (1, 7, 8) and entry.sequence < 15]
+
+    monkeypatch.setattr("muster.events.jetstream.read_direct", read_with_holes)
+    assert await jetstream.read(1) == whole
+    assert await jetstream.read(5, 4) == whole[4:8]
+    assert await jetstream.read(16, 2) == whole[15:17]
+
+
+async def test_an_entry_that_is_lost_everywhere_ends_the_tail(
+    jetstream: JetStreamLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jetstream.append_batch([fact(number) for number in range(1, 21)])
+    take = Pull.take
+
+    async def take_a_later_log(pull: Pull) -> list[Entry]:
+        return [entry._replace(sequence=entry.sequence + 100) for entry in await take(pull)]
+
+    monkeypatch.setattr(Pull, "take", take_a_later_log)
+    with pytest.raises(MissingEntryError) as missing:
+        await follow(jetstream, 1, 1)
+    assert missing.value.sequence == 21
