@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python demo/demo.py
+	@$(BIN)/python examples/demo.py
 
 up: $(STAMP)
 	@$(BIN)/muster up --simulate 2x8xA100-80GB

@@ -8,7 +8,8 @@ inventories and live claims and can be rebuilt at any time; nothing of it is sto
 from bisect import bisect_left, insort
 from typing import Final, NamedTuple, TypeVar
 
-from muster.core.resources import WHOLE_COMPUTE, Demand, device_claim_mib
+from muster.core.resources import Demand
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
 
 

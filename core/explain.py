@@ -15,10 +15,10 @@ from muster.core.commands import start_commands
 from muster.core.decide import exclusions, holds_back
 from muster.core.order import ENGINE_VERSION, ORDER, POLICY
 from muster.core.placement import place
-from muster.core.resources import WHOLE_COMPUTE, Demand, device_claim_mib
+from muster.core.resources import Demand
 from muster.core.state import Job, Node
 from muster.events import types as t
-from muster.events.binding import device_environment, rendezvous
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib, device_environment, rendezvous
 
 EXAMPLES: Final = 5
 SHOWN_AHEAD: Final = 10

@@ -2,8 +2,8 @@
 to ones computed afresh. For tests and audits; it looks at everything."""
 
 from muster.core.cluster import Cluster
-from muster.core.resources import WHOLE_COMPUTE, device_claim_mib
 from muster.core.state import ENDED, PHASE_CODES, Job
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 
 def check_invariants(cluster: Cluster) -> None:

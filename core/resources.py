@@ -1,18 +1,14 @@
 """What a job asks for, in whole numbers, and what that claims of a device.
 
-A device has two dimensions, memory in MiB and compute in thousandths. Users ask in the model's nominal size, which is
-more than the driver leaves usable: a claim is the same fraction of the usable memory, so that two jobs of 40 GiB fill
-an A100-80GB, and whoever asks for at least the usable memory gets the whole of it.
+A device has two dimensions, memory in MiB and compute in thousandths; what a demand claims of a device is
+`muster.events.binding.device_claim_mib`.
 """
 
 import re
 from typing import Final, Literal, NamedTuple
 
+from muster.events.binding import WHOLE_COMPUTE
 from muster.events.spec import JobSpec
-from muster.events.types import Device
-
-WHOLE_COMPUTE: Final = 1000
-"""All of a device's compute, in thousandths."""
 
 DEFAULT_CPUS_PER_DEVICE: Final = 1
 
@@ -79,12 +75,3 @@ def demand_of(spec: JobSpec) -> Demand:
         node_names=frozenset(where.nodes or ()),
         labels=tuple(sorted(where.labels.items())),
     )
-
-
-def device_claim_mib(device: Device, asked_mib: int) -> int:
-    """Usable MiB that a nominal `asked_mib` (0 = whole) claims of a device; more than it has where it cannot fit."""
-    if asked_mib == 0 or device.memory_mib <= asked_mib <= device.nominal_mib:
-        return device.memory_mib
-    if asked_mib > device.nominal_mib:
-        return asked_mib
-    return max(asked_mib * device.memory_mib // device.nominal_mib, 1)

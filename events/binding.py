@@ -1,14 +1,32 @@
-"""What a bind means to the program it starts: the variables that carry ranks, rendezvous and devices. Pure."""
+"""What a bind means: to the devices it claims, and to the program it starts. One meaning for the scheduler that writes
+it, the agent that obeys it and the auditor that checks it. Pure.
+
+Users ask for device memory in the model's nominal size, which is more than the driver leaves usable: a claim is the
+same fraction of the usable memory, so that two jobs of 40 GiB fill an A100-80GB, and whoever asks for at least the
+usable memory gets the whole of it.
+"""
 
 from typing import Final, Literal
 
-from muster.events.types import StartWorker
+from muster.events.types import Device, StartWorker
+
+WHOLE_COMPUTE: Final = 1000
+"""All of a device's compute, in thousandths."""
 
 VisibleDevices = Literal["index", "uuid"]
 """How CUDA_VISIBLE_DEVICES names devices: by position in PCI order, or by uuid."""
 
 RESERVED_PREFIX: Final = "MUSTER_"
 """Variables of this prefix are Muster's own: a job cannot set them."""
+
+
+def device_claim_mib(device: Device, asked_mib: int) -> int:
+    """Usable MiB that a nominal `asked_mib` (0 = whole) claims of a device; more than it has where it cannot fit."""
+    if asked_mib == 0 or device.memory_mib <= asked_mib <= device.nominal_mib:
+        return device.memory_mib
+    if asked_mib > device.nominal_mib:
+        return asked_mib
+    return max(asked_mib * device.memory_mib // device.nominal_mib, 1)
 
 
 def allocation_name(command: StartWorker) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 import muster
 from muster.events import codec
+from muster.events.binding import VisibleDevices
 from muster.events.log import Entry, LogError
 from muster.events.telemetry import GpuSampled, Heartbeat
 from muster.events.types import (
@@ -36,7 +37,6 @@ from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.journal import Journal
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers
-from muster.node_agent.launch import VisibleDevices
 from muster.node_agent.lease import NS_PER_MS, Lease
 from muster.node_agent.link import AgentLink, LogAsk
 from muster.node_agent.outbox import Outbox

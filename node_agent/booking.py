@@ -1,23 +1,14 @@
 """What workers hold of the devices here. The scheduler books no device twice; should it ever, it ends here."""
 
 from collections.abc import Sequence
-from typing import Final
 
-from muster.events.types import Device, Inventory, StartWorker
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
+from muster.events.types import Inventory, StartWorker
 from muster.node_agent.worker_folder import Ticket
-
-FULL_COMPUTE: Final = 1000
 
 
 class RefusalError(Exception):
     """A worker cannot be started, and why."""
-
-
-def claimed_mib(device: Device, asked_mib: int) -> int:
-    """Usable memory that a nominal `asked_mib` (0 = the whole device) holds: half the nominal is half of the usable."""
-    if asked_mib == 0 or device.memory_mib <= asked_mib <= device.nominal_mib:
-        return device.memory_mib
-    return asked_mib * device.memory_mib // max(device.nominal_mib, 1)
 
 
 def used_mib(held: Sequence[Ticket]) -> dict[int, int]:
@@ -42,9 +33,9 @@ def claims_mib(command: StartWorker, inventory: Inventory, held: Sequence[Ticket
         device = devices.get(binding.index)
         if device is None or device.uuid != binding.uuid:
             raise RefusalError(f"device {binding.index} is not {binding.uuid} here")
-        claim_mib = claimed_mib(device, command.device_memory_mib)
+        claim_mib = device_claim_mib(device, command.device_memory_mib)
         free_mib = device.memory_mib - memory_mib.get(binding.index, 0)
-        free_compute = FULL_COMPUTE - compute.get(binding.index, 0)
+        free_compute = WHOLE_COMPUTE - compute.get(binding.index, 0)
         if claim_mib > free_mib or command.compute > free_compute:
             raise RefusalError(f"device {binding.index} is held by a worker that still lives")
         claims[binding.index] = claim_mib

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.events.binding import VisibleDevices, allocation_name
 from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
 from muster.node_agent.booking import RefusalError, claims_mib, used_mib
 from muster.node_agent.keepers import Keepers, keeper_gone
-from muster.node_agent.launch import VisibleDevices, allocation_name, launch
+from muster.node_agent.launch import launch
 from muster.node_agent.lease import Lease
 from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import Ticket, WorkerFolder, lost

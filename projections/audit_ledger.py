@@ -4,8 +4,8 @@ an attempt gives back each worker's devices once, and the next attempt begins wi
 from typing import Final, NamedTuple
 
 from muster.core.cluster import Cluster
-from muster.core.resources import WHOLE_COMPUTE, device_claim_mib
 from muster.core.state import ENDED, Job
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 _Device = tuple[str, int]
 

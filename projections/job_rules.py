@@ -191,6 +191,10 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
         attempt.failure = "node_fail"
         attempt.stop = attempt.stop or "worker_lost"
         job.reason = f"worker {worker.rank} was lost with {worker.node}: {exit_status.detail or reason}"
+    elif reason == "stopped":
+        attempt.failure = "failed"
+        attempt.stop = attempt.stop or "worker_failed"
+        job.reason = f"worker {worker.rank} was ended with its agent on {worker.node}"
     else:
         attempt.failure = "failed"
         attempt.exit_code = code
