@@ -1,0 +1,150 @@
+"""What must be true of a log and of the jobs' own trace after whatever was done to a site.
+
+The facts are taken from the raw events, not from the fold; the fold's own invariants are checked beside them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from integration.jobs import Line, trace
+from integration.processes import until
+from integration.user import User
+
+from muster.core.invariants import check_invariants
+from muster.core.state import ENDED, Job
+from muster.events import codec
+from muster.events import types as t
+from muster.events.log import Entry
+from muster.projections.fold import Fold
+
+Place = tuple[str, int]
+Worker = tuple[int, int, int]
+
+
+class Expected(NamedTuple):
+    """An acknowledged submission: the job's id, and the exit code that its own program ends with (None = any)."""
+
+    key: str
+    job: int
+    exit_code: int | None
+
+
+class Proof(NamedTuple):
+    """What the log says: every event with its sequence, and the jobs at its end."""
+
+    events: list[tuple[int, t.Event]]
+    jobs: dict[int, Job]
+
+    def of(self, kind: type) -> list[tuple[int, t.Event]]:
+        """The events of a type."""
+        return [(sequence, event) for sequence, event in self.events if type(event) is kind]
+
+
+async def prove(site: User, expected: Iterable[Expected]) -> Proof:
+    """Check everything that must hold once all of `expected` have ended."""
+    expected = list(expected)
+    await until(lambda: not site.processes(), "the processes of jobs are gone")
+    entries = await site.entries()
+    proof = read(entries)
+    check_submissions(proof, expected)
+    check_devices(proof)
+    check_trace(trace(site.folder), proof, expected)
+    report = await site.audit()
+    assert report.ok, report.findings[:5]
+    assert report.last == len(entries)
+    return proof
+
+
+def read(entries: list[Entry]) -> Proof:
+    """Fold the log with every invariant checked after every entry, and each job seen to end at most once."""
+    fold = Fold.empty()
+    endings: Counter[int] = Counter()
+    over: set[int] = set()
+    events = []
+    for entry in entries:
+        fold.apply(entry)
+        check_invariants(fold.cluster)
+        for job in fold.touched & fold.cluster.state.jobs.keys():
+            if (fold.cluster.state.jobs[job].phase in ENDED) != (job in over):
+                over ^= {job}
+                endings[job] += job in over
+        fold.touched.clear()
+        events.append((entry.sequence, codec.decode(entry.payload)))
+    jobs = fold.cluster.state.jobs
+    assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+    assert set(endings.values()) <= {1}, f"jobs that ended more than once: {endings}"
+    return Proof(events, jobs)
+
+
+def check_submissions(proof: Proof, expected: list[Expected]) -> None:
+    """Every acknowledged submission is there once, and its job ended with its own exit code."""
+    by_key: dict[str, list[int]] = {}
+    for sequence, event in proof.events:
+        if isinstance(event, t.JobSubmitted):
+            by_key.setdefault(event.key, []).append(sequence)
+    assert {each.key: [each.job] for each in expected} == by_key
+    wrong = []
+    for each in expected:
+        job = proof.jobs[each.job]
+        right_phase = "COMPLETED" if each.exit_code == 0 else "FAILED"
+        if each.exit_code is not None and (job.phase, job.exit_code) != (right_phase, each.exit_code):
+            wrong.append((each.job, job.phase, job.exit_code, each.exit_code, job.reason))
+    assert not wrong, f"(job, phase, exit code, own exit code, reason): {wrong}"
+
+
+def check_devices(proof: Proof) -> None:
+    """No device is held twice at any sequence. For jobs that share no device."""
+    holder: dict[Place, Worker] = {}
+    held: dict[Worker, list[Place]] = {}
+
+    def release(worker: Worker) -> None:
+        for place in held.pop(worker, []):
+            del holder[place]
+
+    for sequence, event in proof.events:
+        match event:
+            case t.JobAllocated(job=job, attempt=attempt, placements=placements):
+                for placement in placements:
+                    worker = (job, attempt, placement.rank)
+                    held[worker] = [(placement.node, device) for device in placement.devices]
+                    taken = [place for place in held[worker] if place in holder]
+                    assert not taken, f"entry {sequence}: {taken} held by {[holder[place] for place in taken]}"
+                    holder.update(dict.fromkeys(held[worker], worker))
+            case t.WorkerExited() | t.WorkerRefused():
+                release((event.job, event.attempt, event.rank))
+            case t.NodeLost(node=node, ended=ended):
+                over = {(ref.job, ref.attempt) for ref in ended}
+                for worker in [w for w, places in held.items() if w[:2] in over and places and places[0][0] == node]:
+                    release(worker)
+            case t.NodeRegistered(node=node, workers=workers):
+                live = {(report.job, report.attempt, report.rank) for report in workers if report.exit is None}
+                for worker in [w for w, places in held.items() if places and places[0][0] == node and w not in live]:
+                    release(worker)
+            case _:
+                pass
+    assert not holder, f"devices still held at the end: {holder}"
+
+
+def check_trace(lines: list[Line], proof: Proof, expected: list[Expected]) -> None:
+    """What the workers saw agrees with the log: none ran twice, none beside its successor or on a held device."""
+    assert not [line for line in lines if line.what in ("twice", "clash")]
+    begun = Counter(line.allocation for line in lines if line.what == "begin")
+    assert not {name: count for name, count in begun.items() if count > 1}
+    allocated: dict[str, tuple[str, tuple[int, ...]]] = {}
+    requeued: Counter[int] = Counter()
+    for _, event in proof.events:
+        if isinstance(event, t.JobAllocated):
+            for place in event.placements:
+                name = f"{event.job}.{event.attempt}.{place.rank}"
+                allocated[name] = (place.node, tuple(sorted(place.devices)))
+        elif isinstance(event, t.JobRequeued):
+            requeued[event.job] += 1
+    for line in lines:
+        assert allocated[line.allocation] == (line.node, line.devices), line
+    attempts = {(line.job, line.allocation.split(".")[1]) for line in lines if line.what == "begin"}
+    runs = Counter(job for job, _ in attempts)
+    for each in expected:
+        assert 1 <= runs[each.job] <= 1 + requeued[each.job], f"job {each.job} ran {runs[each.job]} times"
+        codes = {int(line.extra) for line in lines if line.job == each.job and line.what == "end"}
+        assert each.exit_code is None or codes == {each.exit_code}, f"job {each.job} ended with {codes}"

@@ -1,0 +1,17 @@
+"""Kill -9 of every part at seeded moments under load: nothing acknowledged is lost, nothing is booked or run twice."""
+
+from pathlib import Path
+
+import pytest
+from integration.chaos import play
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_round(tmp_path: Path, seed: int) -> None:
+    await play(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(101, 121))
+async def test_many_rounds(tmp_path: Path, seed: int) -> None:
+    await play(tmp_path, seed)
