@@ -35,7 +35,7 @@ class SpecError(Exception):
 
 
 _AT: Final = re.compile(r" - at `\$([^`]*)`$")
-_KEY_AT: Final = re.compile(r" - at `key in \$([^`]*)`$")
+_KEY_AT: Final = re.compile(r" - at `key` in `\$([^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
 
@@ -57,7 +57,8 @@ def problem_of(error: msgspec.ValidationError) -> Problem:
     text = str(error)
     where = _AT.search(text) or _KEY_AT.search(text)
     path = where[1] if where else ""
-    pointer = "".join(f"/{token.strip('[].')}" for token in re.findall(r"\.[^.\[]+|\[[^\]]*\]", path))
+    tokens = [token.strip("[].") for token in re.findall(r"\.[^.\[]+|\[[^\]]*\]", path)]
+    pointer = "".join(f"/{token}" for token in tokens if token)  # a map's member is not named: then the map is
     detail = text[: where.start()] if where else text
     for pattern in (_UNKNOWN, _MISSING):
         named = pattern.search(detail)
@@ -102,6 +103,7 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
         problems.append(Problem("/nodes", '"fewest" is for jobs with devices: give a number of nodes'))
     if not spec.gpus and spec.gpu != _ANY_GPU:
         problems.append(Problem("/gpu", "asks for a kind of device but for no device: set gpus"))
+    problems += _text_problems(spec)
     for pointer, size in (("/memory", spec.memory), ("/gpu/memory", spec.gpu.memory)):
         if size is None:
             continue
@@ -110,6 +112,25 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
                 problems.append(Problem(pointer, "must be more than nothing: leave it out for the default"))
         except ValueError as error:
             problems.append(Problem(pointer, str(error)))
+    return problems
+
+
+def _text_problems(spec: JobSpec) -> list[Problem]:
+    """What no program can be given: a zero byte ends every text there."""
+    problems = []
+    arguments = (
+        {"/command": spec.command}
+        if isinstance(spec.command, str)
+        else {f"/command/{place}": argument for place, argument in enumerate(spec.command)}
+    )
+    texts = {**arguments, **{f"/env/{name}": value for name, value in spec.env.items()}, "/workdir": spec.workdir or ""}
+    problems += [Problem(pointer, "has a zero byte") for pointer, text in texts.items() if "\0" in text]
+    if isinstance(spec.command, list) and not spec.command[0]:
+        problems.append(Problem("/command/0", "the program's name is empty"))
+    if not spec.name.isprintable():
+        problems.append(Problem("/name", "has characters that cannot be shown"))
+    if spec.workdir is not None and not spec.workdir.startswith("/"):
+        problems.append(Problem("/workdir", "must be an absolute path: nodes do not know where you are"))
     return problems
 
 

@@ -1,0 +1,102 @@
+"""Bad input is named by its field, with what to do next."""
+
+from typing import Any
+
+import pytest
+from cluster_script import Script
+
+from muster.core.spec_check import SpecError, capacity_problems, check_spec
+from muster.events.spec import GpuSpec
+
+
+def problems(**fields: Any) -> list[tuple[str, str]]:
+    raw: dict[str, Any] = {"command": ["true"], "gpus": 1, **fields}
+    with pytest.raises(SpecError) as caught:
+        check_spec({name: value for name, value in raw.items() if value is not ...})
+    return [(problem.pointer, problem.detail) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer", "words"),
+    [
+        ({"gpuz": 1}, "/gpuz", "unknown field; known here: command, cpus, env, gpu, gpus"),
+        ({"gpu": {"memroy": 1}}, "/gpu/memroy", "unknown field; known here: compute, interconnect, memory, model"),
+        ({"gpus": -1}, "/gpus", ">= 0"),
+        ({"gpus": "many"}, "/gpus", "Expected `int`"),
+        ({"gpus": 0}, "/gpus", "neither devices nor CPUs"),
+        ({"command": ...}, "/command", "required"),
+        ({"command": []}, "/command", "length >= 1"),
+        ({"command": [""]}, "/command/0", "empty"),
+        ({"command": ["a\0b"]}, "/command/0", "zero byte"),
+        ({"command": "a\0b"}, "/command", "zero byte"),
+        ({"env": {"A": "\0"}}, "/env/A", "zero byte"),
+        ({"env": {"1A": "x"}}, "/env", "regex"),
+        ({"labels": {"a": 1}}, "/labels", "Expected `str`"),
+        ({"name": "x" * 10_000_000}, "/name", "length <= 128"),
+        ({"name": "a\nb"}, "/name", "cannot be shown"),
+        ({"workdir": "here"}, "/workdir", "absolute"),
+        ({"memory": "lots"}, "/memory", "is no size"),
+        ({"memory": "0GiB"}, "/memory", "more than nothing"),
+        ({"gpu": {"memory": "40 gigabytes"}}, "/gpu/memory", "is no size"),
+        ({"gpu": {"compute": 1.5}}, "/gpu/compute", "<= 1"),
+        ({"nodes": 0}, "/nodes", ">= 1"),
+        ({"nodes": 4, "gpus": 2}, "/nodes", "2 devices cannot be spread over 4 nodes"),
+        ({"queue": "research"}, "/queue", "there is no queue 'research'; queues: default"),
+        ({"where": {"nodes": ["Node 1"]}}, "/where/nodes/0", "regex"),
+        ({"retry": {"on": ["whim"]}}, "/retry/on/0", "Invalid enum value"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_field(fields: dict[str, Any], pointer: str, words: str) -> None:
+    found = problems(**fields)
+    assert found[0][0] == pointer
+    assert words in found[0][1]
+
+
+def test_sizes_become_mib() -> None:
+    spec = check_spec({"command": "x", "gpus": 1, "memory": "2GiB", "gpu": {"memory": "40GB"}})
+
+    assert (spec.memory, spec.gpu.memory) == (2048, 40_960)
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer", "words"),
+    [
+        ({"gpus": 17}, "/gpus", "asks for 17; the whole cluster has 16 devices"),
+        ({"gpus": 9, "nodes": 1}, "/gpus", "9 devices on one node; the largest node has 8"),
+        ({"gpu": {"memory": "96GiB"}}, "/gpu/memory", "asks for 96 GiB per device; the largest device has 80 GiB"),
+        ({"gpu": {"model": ["H800"]}}, "/gpu/model", "models here: A100-80GB"),
+        ({"cpus": 129}, "/cpus", "129 CPUs; the largest node has 128"),
+        ({"memory": "2TiB"}, "/memory", "a worker needs 2048 GiB; the largest node has 1024 GiB"),
+        ({"where": {"nodes": ["node-9"]}}, "/where/nodes", "node-9"),
+        ({"where": {"labels": {"rack": "r1"}}}, "/where/labels/rack", "no node has the label rack = r1"),
+        ({"gpus": 3, "nodes": 3}, "/nodes", "asks for 3 nodes; the cluster has 2"),
+    ],
+)
+def test_what_could_never_be_placed_is_refused_with_the_sum(fields: dict[str, Any], pointer: str, words: str) -> None:
+    script = Script()
+    script.node("node-1", fabric="f")
+    script.node("node-2", fabric="f")
+
+    (problem,) = capacity_problems(check_spec({"command": "x", "gpus": 1, **fields}), script.cluster.hardware)
+
+    assert problem.pointer == pointer
+    assert words in problem.detail
+
+
+def test_a_gang_over_nodes_that_are_not_linked_says_how_to_waive_the_link() -> None:
+    script = Script()
+    script.node("node-1")
+    script.node("node-2")
+
+    (problem,) = capacity_problems(check_spec({"command": "x", "gpus": 16}), script.cluster.hardware)
+    waived = check_spec({"command": "x", "gpus": 16, "gpu": {"interconnect": "none"}})
+
+    assert (problem.pointer, 'interconnect = "none"' in problem.detail) == ("/gpu/interconnect", True)
+    assert waived.gpu == GpuSpec(interconnect="none")
+    assert capacity_problems(waived, script.cluster.hardware) == []
+
+
+def test_a_cluster_without_nodes_says_so() -> None:
+    (problem,) = capacity_problems(check_spec({"command": "x", "gpus": 1}), Script().cluster.hardware)
+
+    assert problem.detail == "the cluster has no nodes yet"
