@@ -71,6 +71,7 @@ class AgentOptions(PartOptions):
     node: str
     address: str
     fabric: str
+    labels: tuple[str, ...]
     simulate: str | None
     ports: str
     lease_s: float
@@ -113,7 +114,7 @@ async def run_agent(options: AgentOptions) -> None:
     tasks = Tasks()
     async with explained(), AsyncExitStack() as stack:
         place = options.prepare()
-        where = site(options.ports, options.address, options.fabric)
+        where = site(options.ports, options.address, options.fabric, options.labels)
         devices = one_node(options.node, options.simulate, where)
         settings = AgentSettings(
             node=options.node, data=options.data / "agents" / options.node, lease_ms=round(options.lease_s * 1000)

@@ -97,6 +97,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @click.option("--node", required=True, help="The node's name.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where other nodes' workers reach it.")
 @click.option("--fabric", default="", help="The fast network that it is on; gangs stay on one.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What jobs can ask for; can be repeated.")
 @click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB.")
 @_ports
 @_lease

@@ -1,5 +1,6 @@
 """Which nodes a program is the agent of, from its options: this machine's, or simulated ones."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from muster.api.process import StartError
@@ -18,14 +19,21 @@ from muster.node_agent.inventory import (
 DEFAULT_SIMULATION: Final = "2x8xA100-80GB"
 LOWEST_PORT: Final = 1024
 HIGHEST_PORT: Final = 65535
+LONGEST_LABEL: Final = 128
 
 
-def site(ports: str, address: str = "127.0.0.1", fabric: str = "") -> Site:
-    """Where a node stands; `ports` is FIRST-LAST. Raises StartError."""
+def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Sequence[str] = ()) -> Site:
+    """Where a node stands; `ports` is FIRST-LAST, a label NAME=VALUE. Raises StartError."""
     first, _, last = ports.partition("-")
     if not (first.isdecimal() and last.isdecimal() and LOWEST_PORT <= int(first) <= int(last) <= HIGHEST_PORT):
         raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 42000-42999")
-    return Site(address=address, fabric=fabric, first_port=int(first), last_port=int(last))
+    named = {}
+    for label in labels:
+        name, equals, value = label.partition("=")
+        if not (name and equals) or max(len(name), len(value)) > LONGEST_LABEL:
+            raise StartError(f"{label!r} is no label", "write NAME=VALUE, such as rack=r7")
+        named[name] = value
+    return Site(address=address, fabric=fabric, labels=named, first_port=int(first), last_port=int(last))
 
 
 def all_nodes(simulate: str | None, ports: str) -> dict[str, DeviceSource]:
