@@ -110,6 +110,7 @@ class Connection:
         self._loss_callbacks: set[Callable[[], None]] = set()
         self._closing = False
         self._last_error: Exception | None = None
+        self._refusal: Exception | None = None
         self._refused = asyncio.Event()
         self._watchdog: asyncio.Task[None] | None = None
 
@@ -129,7 +130,8 @@ class Connection:
                 task.cancel()
             await asyncio.wait({dialing, refused})
         if not is_in:
-            reason = f": {connection._last_error}" if connection._last_error else ""
+            error = connection._refusal or connection._last_error
+            reason = f": {error}" if error else ""
             await connection.close()
             raise NoAnswerError(f"no broker at {', '.join(servers)} lets {name} in{reason}")
         await connection.subscribe(f"{connection._inbox}.*", connection._on_reply)
@@ -311,6 +313,7 @@ class Connection:
         is_old = self._closing or str(error) == str(self._last_error)
         self._last_error = error
         if _NOT_LET_IN in str(error).lower():
+            self._refusal = error
             self._refused.set()
         _logger.log(logging.DEBUG if is_old else logging.INFO, "%s: %s", self.name, error)
 
