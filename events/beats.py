@@ -5,6 +5,7 @@ beat that arrives carries no time of the broker's; the last stored beat of a nod
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,8 @@ from muster.events.telemetry import GpuSampled, Heartbeat
 ARRIVALS_LIMIT: Final = 65_536
 PUBLISH_TIMEOUT_S: Final = 2.0
 _ATTEMPTS: Final = 5
+
+_logger: Final = logging.getLogger("muster.events.beats")
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_beat: Final = msgspec.json.Decoder(Heartbeat).decode
@@ -70,7 +73,8 @@ class NatsTelemetry:
         """See `Telemetry.beat`."""
         try:
             await self._publish(f"{self._prefix}.heartbeat.{beat.node}", _encode(beat))
-        except LogUnavailableError:
+        except LogUnavailableError as error:
+            _logger.warning("a beat was not acknowledged: %s", error)
             return False
         return True
 
