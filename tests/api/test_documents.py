@@ -1,8 +1,10 @@
 """The documents that are made from the types: valid, complete, and nothing in them points nowhere."""
 
+import warnings
 from typing import Any
 
 import aiohttp
+import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it brings no types
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
@@ -38,6 +40,18 @@ def _resolve(document: dict[str, Any], reference: str) -> Any:
     for token in reference.removeprefix("#/").split("/"):
         node = node[token]
     return node
+
+
+async def test_asyncapi_is_valid(http: aiohttp.ClientSession) -> None:
+    document = await _document(http, "/asyncapi.json")
+    with warnings.catch_warnings(action="ignore"):  # its models' field names make pydantic warn
+        from asyncapi3 import AsyncAPI3  # noqa: PLC0415
+    AsyncAPI3.model_validate(document)
+
+    action = next(iter(document["operations"].values()))
+    action["action"] = "shout"
+    with pytest.raises(ValueError, match="Input should be 'send' or 'receive'"):
+        AsyncAPI3.model_validate(document)
 
 
 async def test_asyncapi_has_what_the_format_asks_for(http: aiohttp.ClientSession) -> None:
