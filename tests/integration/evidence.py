@@ -5,7 +5,7 @@ The facts are taken from the raw events, not from the fold; the fold's own invar
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from integration.jobs import Line, trace
 from integration.processes import until
@@ -20,6 +20,7 @@ from muster.projections.fold import Fold
 
 Place = tuple[str, int]
 Worker = tuple[int, int, int]
+E = TypeVar("E")
 
 
 class Expected(NamedTuple):
@@ -36,9 +37,9 @@ class Proof(NamedTuple):
     events: list[tuple[int, t.Event]]
     jobs: dict[int, Job]
 
-    def of(self, kind: type) -> list[tuple[int, t.Event]]:
+    def of(self, kind: type[E]) -> list[E]:
         """The events of a type."""
-        return [(sequence, event) for sequence, event in self.events if type(event) is kind]
+        return [event for _, event in self.events if isinstance(event, kind)]
 
 
 async def prove(site: User, expected: Iterable[Expected]) -> Proof:
