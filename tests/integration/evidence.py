@@ -95,7 +95,9 @@ def check_submissions(proof: Proof, expected: list[Expected]) -> None:
 
 
 def check_devices(proof: Proof) -> None:
-    """No device is held twice at any sequence. For jobs that share no device."""
+    """No device is held twice at any sequence. For jobs that share no device. What was allocated on an earlier life of
+    an agent than the one that the log has by then holds nothing: it never starts."""
+    lives: dict[str, str] = {}
     holder: dict[Place, Worker] = {}
     held: dict[Worker, list[Place]] = {}
 
@@ -108,6 +110,8 @@ def check_devices(proof: Proof) -> None:
             case t.JobAllocated(job=job, attempt=attempt, placements=placements):
                 for placement in placements:
                     worker = (job, attempt, placement.rank)
+                    if lives[placement.node] != placement.incarnation:
+                        continue
                     held[worker] = [(placement.node, device) for device in placement.devices]
                     taken = [place for place in held[worker] if place in holder]
                     assert not taken, f"entry {sequence}: {taken} held by {[holder[place] for place in taken]}"
@@ -118,7 +122,8 @@ def check_devices(proof: Proof) -> None:
                 over = {(ref.job, ref.attempt) for ref in ended}
                 for worker in [w for w, places in held.items() if w[:2] in over and places and places[0][0] == node]:
                     release(worker)
-            case t.NodeRegistered(node=node, workers=workers):
+            case t.NodeRegistered(node=node, incarnation=incarnation, workers=workers):
+                lives[node] = incarnation
                 live = {(report.job, report.attempt, report.rank) for report in workers if report.exit is None}
                 for worker in [w for w, places in held.items() if places and places[0][0] == node and w not in live]:
                     release(worker)
