@@ -199,7 +199,10 @@ class Capacity:
 
     def take_port(self, address: str, port: int) -> None:
         """Hold a port for an attempt."""
-        self.ports.setdefault(address, set()).add(port)
+        held = self.ports.get(address)
+        if held is None:
+            held = self.ports[address] = set()
+        held.add(port)
 
     def give_port(self, address: str, port: int) -> None:
         """Let a port go."""

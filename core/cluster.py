@@ -88,9 +88,10 @@ class Cluster:
     def dequeue(self, job: Job) -> None:
         """Take a job from those that wait."""
         key = ORDER(job)
-        place = bisect_left(self.pending, key)
-        if place < len(self.pending) and self.pending[place] == key:
-            del self.pending[place]
+        pending = self.pending
+        place = 0 if pending and pending[0] == key else bisect_left(pending, key)
+        if place < len(pending) and pending[place] == key:
+            del pending[place]
         self.hopeless.pop(job.id, None)
         self.excluding.discard(job.id)
 
@@ -132,14 +133,17 @@ class Cluster:
         cpus, memory_mib = demand.host_share(len(worker.devices), len(job.attempt.workers))
         return Share(worker.node, tuple(worker.devices), cpus, memory_mib)
 
-    def claim(self, job: Job, worker: Worker) -> None:
+    def claim(self, job_id: int, worker: Worker) -> None:
         """Book a placed worker."""
-        self.workers_on.setdefault(worker.node, {})[job.id, worker.rank] = worker
+        on_node = self.workers_on.get(worker.node)
+        if on_node is None:
+            on_node = self.workers_on[worker.node] = {}
+        on_node[job_id, worker.rank] = worker
         self._stale.add(worker.node)
 
-    def release(self, job: Job, worker: Worker) -> None:
+    def release(self, job_id: int, worker: Worker) -> None:
         """Free what a worker held, once its tree is gone."""
-        self.workers_on.get(worker.node, {}).pop((job.id, worker.rank), None)
+        self.workers_on[worker.node].pop((job_id, worker.rank), None)
         self._stale.add(worker.node)
 
     def hold_port(self, attempt: Attempt) -> None:

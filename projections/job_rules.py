@@ -38,9 +38,13 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     job = state.jobs.get(event.job)
     if job is None or (job.phase not in ("PENDING", "CANCELLED")) or event.attempt != job.attempts + 1:
         return f"allocation {event.job}.{event.attempt} does not follow from the job's state"
-    if [place.rank for place in event.placements] != list(range(len(event.placements) or 1)):
+    workers: list[Worker] = []
+    for rank, place in enumerate(event.placements):
+        if place.rank != rank:
+            break
+        workers.append(Worker(rank, place.node, place.incarnation, place.devices))
+    if not workers or len(workers) < len(event.placements):
         return f"allocation {event.job}.{event.attempt} does not rank its workers from 0"
-    workers = [Worker(place.rank, place.node, place.incarnation, place.devices) for place in event.placements]
     attempt = Attempt(
         event.attempt,
         state.sequence,
@@ -64,12 +68,14 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     job.ended_ns = 0
     cluster.hold_port(attempt)
     nodes = state.nodes
+    void: list[Worker] = []
     for worker in workers:
-        cluster.claim(job, worker)
-    for worker in workers:
+        cluster.claim(job.id, worker)
         node = nodes.get(worker.node)
         if node is None or node.incarnation != worker.incarnation:
-            lose_worker(cluster, job, worker, "its agent began a new life before it could start", never_ran=True)
+            void.append(worker)
+    for worker in void:
+        lose_worker(cluster, job, worker, "its agent began a new life before it could start", never_ran=True)
     if cluster.is_live(job):
         if attempt.stop is None:
             cluster.starting[job.id] = attempt.start_by_at
@@ -166,7 +172,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     """Release what a worker held; a failure ends its attempt, the last one to go ends it for good."""
     worker.phase = "gone"
     worker.exit = exit_status
-    cluster.release(job, worker)
+    cluster.release(job.id, worker)
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
