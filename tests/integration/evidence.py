@@ -4,7 +4,7 @@ The facts are taken from the raw events, not from the fold; the fold's own invar
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from integration.jobs import Line, trace
@@ -42,13 +42,12 @@ class Proof(NamedTuple):
         return [event for _, event in self.events if isinstance(event, kind)]
 
 
-async def prove(site: User, expected: Iterable[Expected]) -> Proof:
-    """Check everything that must hold once all of `expected` have ended."""
-    expected = list(expected)
+async def prove(site: User, expected: Sequence[Expected], *, never_ran: Sequence[Expected] = ()) -> Proof:
+    """Check everything that must hold once all these jobs, and no others, have ended."""
     await until(lambda: not site.processes(), "the processes of jobs are gone")
     entries = await site.entries()
     proof = read(entries)
-    check_submissions(proof, expected)
+    check_submissions(proof, [*expected, *never_ran])
     check_devices(proof)
     check_trace(trace(site.folder), proof, expected)
     report = await site.audit()
@@ -78,7 +77,7 @@ def read(entries: list[Entry]) -> Proof:
     return Proof(events, jobs)
 
 
-def check_submissions(proof: Proof, expected: list[Expected]) -> None:
+def check_submissions(proof: Proof, expected: Sequence[Expected]) -> None:
     """Every acknowledged submission is there once, and its job ended with its own exit code."""
     by_key: dict[str, list[int]] = {}
     for sequence, event in proof.events:
@@ -132,7 +131,7 @@ def check_devices(proof: Proof) -> None:
     assert not holder, f"devices still held at the end: {holder}"
 
 
-def check_trace(lines: list[Line], proof: Proof, expected: list[Expected]) -> None:
+def check_trace(lines: list[Line], proof: Proof, expected: Sequence[Expected]) -> None:
     """What the workers saw agrees with the log: none ran twice, none beside its successor or on a held device."""
     assert not [line for line in lines if line.what in ("twice", "clash")]
     begun = Counter(line.allocation for line in lines if line.what == "begin")

@@ -25,7 +25,7 @@ for device in $devices; do
   echo $$ > "$file"
 done
 if [ "$nap" = wait ]; then
-  while [ ! -e "$TRACE/go" ]; do sleep 0.1; done
+  while [ ! -e "$TRACE/${GO:-go}" ]; do sleep 0.1; done
 else
   sleep "$nap"
 fi
@@ -57,13 +57,14 @@ def prepare(folder: Path) -> None:
 
 
 def work(folder: Path, code: int = 0, nap: float | str = 0.03) -> list[str]:
-    """The command of a job that ends with `code` after `nap` seconds, or, for "wait", after `go`."""
+    """The command of a job that ends with `code` after `nap` seconds, or, for "wait", after `go`. (A variable GO names
+    another signal.)"""
     return ["/bin/sh", str(folder / "job.sh"), str(code), str(nap)]
 
 
-def go(folder: Path) -> None:
+def go(folder: Path, name: str = "go") -> None:
     """Let those end that wait."""
-    (folder / "go").touch()
+    (folder / name).touch()
 
 
 def trace(folder: Path) -> list[Line]:
