@@ -1,5 +1,7 @@
-"""Two hundred short jobs, and parts of the cluster killed meanwhile. A round follows from its seed: which jobs, which
-parts are killed, after how much progress. (How the machine interleaves the processes is not part of the seed.)
+"""Two hundred short jobs, some of them cancelled, and every part of the cluster killed twice meanwhile.
+
+A round follows from its seed: which jobs, which parts are killed and when, in steps of progress. (How the machine
+interleaves the processes is not part of the seed.)
 """
 
 import asyncio
@@ -14,8 +16,11 @@ from integration.site import Site
 
 JOBS: Final = 200
 CLIENTS: Final = 4
-FAULTS: Final = ("broker", "scheduler-1", "server", "node-1", "node-2")
+ENDLESS: Final = 12
+"""How many of the jobs end by being cancelled alone."""
+PARTS: Final = ("broker", "server", "node-1", "node-2")
 LONGEST_PAUSE_S: Final = 0.3
+LONGEST_LIFE_S: Final = 4.0
 
 
 class Fault(NamedTuple):
@@ -26,65 +31,83 @@ class Fault(NamedTuple):
     victim: str
 
 
-def job_of(rng: random.Random, folder: Path, number: int) -> tuple[int, dict[str, Any]]:
-    """A job's own exit code, and its specification: one device, several, a gang over two nodes, or none."""
-    code = rng.choice([0, 0, 0, rng.randrange(1, 256)])
-    shape = rng.choice(
-        [
+class Task(NamedTuple):
+    """A job to submit: its own exit code; or, where it is endless, None and how long after that it is cancelled."""
+
+    number: int
+    code: int | None
+    cancel_after_s: float
+    spec: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Its Idempotency-Key."""
+        return f"job-{self.number}"
+
+
+def tasks_of(rng: random.Random, folder: Path) -> list[Task]:
+    """Jobs of one device, of several, of none, and gangs over two nodes."""
+    endless = set(rng.sample(range(JOBS), ENDLESS))
+    tasks = []
+    for number in range(JOBS):
+        code = None if number in endless else rng.choice([0, 0, 0, rng.randrange(1, 256)])
+        shapes = (
             {"gpus": 1},
             {"gpus": 1},
             {"gpus": rng.randrange(2, 6)},
             {"gpus": 2 * rng.randrange(1, 4), "nodes": 2},
             {"cpus": 1},
-        ]
-    )
-    command = work(folder, code, round(rng.uniform(0.02, 0.08), 3))
-    return code, {"command": command, "name": f"job-{number}", **shape}
+        )
+        nap = "wait" if code is None else round(rng.uniform(0.02, 0.08), 3)
+        spec = {"command": work(folder, code or 0, nap), **rng.choice(shapes)}
+        tasks.append(Task(number, code, round(rng.uniform(0, LONGEST_LIFE_S), 3), spec))
+    return tasks
 
 
-def faults_of(rng: random.Random) -> list[Fault]:
+def faults_of(rng: random.Random, schedulers: int) -> list[Fault]:
     """Each part is killed twice, in any order, at any moment of the round."""
-    victims = list(FAULTS) * 2
+    victims = [*PARTS, *(f"scheduler-{number}" for number in range(1, schedulers + 1))] * 2
     rng.shuffle(victims)
     moments = sorted(rng.randrange(5, 2 * JOBS) for _ in victims)
-    return [
-        Fault(progress, round(rng.uniform(0, LONGEST_PAUSE_S), 3), victim)
-        for progress, victim in zip(moments, victims, strict=True)
-    ]
+    pauses = (round(rng.uniform(0, LONGEST_PAUSE_S), 3) for _ in victims)
+    return [Fault(*fault) for fault in zip(moments, pauses, victims, strict=True)]
 
 
-async def play(folder: Path, seed: int, brokers: int = 1) -> None:
+async def play(folder: Path, seed: int, *, brokers: int = 1, schedulers: int = 1) -> None:
     """One round, with everything proved at its end."""
+    print(f"seed {seed}, {brokers} brokers, {schedulers} schedulers")  # noqa: T201  # shown where it fails
     rng = random.Random(seed)
     prepare(folder)
-    jobs = [job_of(rng, folder, number) for number in range(JOBS)]
-    faults = faults_of(rng)
+    tasks, faults = tasks_of(rng, folder), faults_of(rng, schedulers)
     accepted: list[Expected] = []
-    async with Site(folder, brokers=brokers) as site:
+    async with Site(folder, brokers=brokers, schedulers=schedulers) as site, asyncio.TaskGroup() as group:
 
-        async def submit(first: int) -> None:
-            for number in range(first, JOBS, CLIENTS):
-                code, spec = jobs[number]
-                key = f"job-{number}"
-                accepted.append(Expected(key, await site.submit(key=key, **spec), code))
+        async def cancel(job: int, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            await site.post(f"/v1/jobs/{job}/cancel")
 
-        async def reached(progress: int) -> None:
-            await until(lambda: len(trace(folder)) + len(accepted) >= progress, f"{progress} steps are done")
+        async def submit(mine: list[Task]) -> None:
+            for task in mine:
+                job = await site.submit(key=task.key, **task.spec)
+                accepted.append(Expected(task.key, job, task.code))
+                if task.code is None:
+                    group.create_task(cancel(job, task.cancel_after_s))
 
-        async def harm() -> None:
-            for fault in faults:
-                await reached(fault.progress)
-                await asyncio.sleep(fault.pause_s)
-                if fault.victim == "broker":
-                    broker = rng.choice(site.brokers)
-                    await broker.kill9()
-                    await broker.start()
-                else:
-                    site.restart(fault.victim)
+        async def harm(fault: Fault) -> None:
+            await until(
+                lambda: len(trace(folder)) + len(accepted) >= fault.progress, f"{fault.progress} steps are done"
+            )
+            await asyncio.sleep(fault.pause_s)
+            if fault.victim == "broker":
+                broker = rng.choice(site.brokers)
+                await broker.kill9()
+                await broker.start()
+            else:
+                site.restart(fault.victim)
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(harm())
-            for client in range(CLIENTS):
-                group.create_task(submit(client))
+        for client in range(CLIENTS):
+            group.create_task(submit(tasks[client::CLIENTS]))
+        for fault in faults:
+            await harm(fault)
         await site.all_ended(JOBS)
         await prove(site, accepted)

@@ -49,6 +49,11 @@ class Line(NamedTuple):
         """The job's id."""
         return int(self.allocation.split(".")[0])
 
+    @property
+    def attempt(self) -> int:
+        """The attempt's number."""
+        return int(self.allocation.split(".")[1])
+
 
 def prepare(folder: Path) -> None:
     """Make room for the trace."""

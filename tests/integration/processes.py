@@ -108,6 +108,18 @@ def processes_with(marker: str) -> list[int]:
     return found
 
 
+def processes_in(folder: Path) -> list[int]:
+    """Live processes whose working directory is below `folder`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if path.readlink().is_relative_to(folder):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
 def kill_processes(marker: str) -> list[int]:
     """Kill those processes; gives which there were."""
     found = processes_with(marker)

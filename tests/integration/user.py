@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from integration.processes import DEADLINE_S, LOOK_S, MUSTER, processes_with, until_answer
+from integration.processes import DEADLINE_S, LOOK_S, MUSTER, processes_in, processes_with, until_answer
 
 from muster.api.client import Client, RefusedError, UnreachableError
 from muster.events.connection import Connection, Credential
@@ -54,6 +54,10 @@ class User(ABC):
     def processes(self) -> list[int]:
         """The processes of its jobs."""
         return processes_with(self.marker)
+
+    def keepers(self) -> list[int]:
+        """The keepers of its workers: they work in its folder."""
+        return processes_in(self.folder)
 
     # -- over HTTP --------------------------------------------------------------------------------------------------
 
