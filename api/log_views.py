@@ -72,7 +72,7 @@ def event_view(entry: Entry) -> EventView:
     """An entry as a CloudEvent. A payload that is no tagged JSON object is given as null, as type `unreadable`."""
     try:
         tag, data = _tag_decoder.decode(entry.payload).type, entry.payload
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         tag, data = UNREADABLE, b"null"
     return EventView(
         specversion="1.0",

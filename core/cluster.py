@@ -190,7 +190,7 @@ class Cluster:
         """Bring what depends on a node's status in step."""
         self._capacity.set_available(node.name, available=node.available)
         _keep(self.silent, node.name, wanted=node.status == "suspect" and node.lost_at > 0)
-        _keep(self.with_strays, node.name, wanted=bool(node.strays) and not node.strays_ordered)
+        _keep(self.with_strays, node.name, wanted=len(node.strays) > node.strays_told)
 
 
 def _keep(members: set[_T], member: _T, *, wanted: bool) -> None:

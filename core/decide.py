@@ -15,6 +15,7 @@ from muster.core.cluster import Cluster
 from muster.core.commands import start_commands, stop_commands
 from muster.core.order import ENGINE_VERSION, POLICY
 from muster.core.placement import Allotment, place
+from muster.core.resources import Demand
 from muster.core.state import Attempt, Job
 from muster.events import types as t
 from muster.events.log import BATCH_LIMIT
@@ -103,7 +104,7 @@ def _stop_strays(plan: _Plan) -> bool:
     cluster = plan.cluster
     for name in sorted(cluster.with_strays):
         node = cluster.state.nodes[name]
-        for stray in node.strays:
+        for stray in node.strays[node.strays_told :]:
             refs = [t.WorkerRef(stray.rank, name, node.incarnation)]
             order = t.StopOrdered(plan.basis, stray.job, stray.attempt, "stray", refs)
             if not plan.add(order, stop_commands(order)):
@@ -146,18 +147,12 @@ def _allocate_in_order(plan: _Plan, room: Capacity, touched: list[str], ports: l
             continue
         demand = cluster.demand(job)
         excluded = exclusions(job, cluster.state.time_at) if job.excluded else _NONE
-        found = place(room, demand, excluded)
+        found, port = place_with_port(room, demand, excluded, job.id)
         if found is None:
-            if excluded:
-                continue
-            if holds_back(cluster, job):
+            if not excluded and holds_back(cluster, job):
                 return
             continue
-        first = found.shares[0].node
-        address = nodes[first].inventory.address
-        port = room.free_port(first, job.id)
-        if not port:
-            return
+        address = nodes[found.shares[0].node].inventory.address
         decision = _allocation(plan, job, found, address, port)
         if not plan.add(decision, start_commands(cluster, decision)):
             return
@@ -166,6 +161,19 @@ def _allocate_in_order(plan: _Plan, room: Capacity, touched: list[str], ports: l
             touched.append(share.node)
         room.take_port(address, port)
         ports.append((address, port))
+
+
+def place_with_port(
+    room: Capacity, demand: Demand, excluded: frozenset[str], job_id: int
+) -> tuple[Allotment | None, int]:
+    """Where the demand goes now, and a rendezvous port there; a node that has no port left cannot be the first."""
+    while (found := place(room, demand, excluded)) is not None:
+        first = found.shares[0].node
+        port = room.free_port(first, job_id)
+        if port:
+            return found, port
+        excluded |= {first}
+    return None, 0
 
 
 def _allocation(plan: _Plan, job: Job, found: Allotment, address: str, port: int) -> t.JobAllocated:

@@ -12,7 +12,7 @@ import msgspec
 from muster.core.capacity import Capacity, NodeRoom
 from muster.core.cluster import Cluster
 from muster.core.commands import start_commands
-from muster.core.decide import exclusions, holds_back
+from muster.core.decide import exclusions, holds_back, place_with_port
 from muster.core.order import ENGINE_VERSION, ORDER, POLICY
 from muster.core.placement import place
 from muster.core.resources import Demand
@@ -155,7 +155,8 @@ def _order(cluster: Cluster, job: Job) -> OrderStep:
     for other_id in ahead:
         other = cluster.state.jobs[other_id]
         excluded = exclusions(other, cluster.state.time_at)
-        if not excluded and place(room, cluster.demand(other)) is None and holds_back(cluster, other):
+        found, _ = place_with_port(room, cluster.demand(other), excluded, other_id)
+        if not excluded and found is None and holds_back(cluster, other):
             held_back_by = other_id
             break
     return OrderStep(POLICY, position + 1, len(cluster.pending), ahead[:SHOWN_AHEAD], held_back_by)
@@ -231,7 +232,7 @@ def _allocation(cluster: Cluster, job: Job) -> AllocationStep:
     demand = cluster.demand(job)
     room = cluster.room()
     idle = _idle_devices(room, demand)
-    found = place(room, demand, exclusions(job, cluster.state.time_at))
+    found, _ = place_with_port(room, demand, exclusions(job, cluster.state.time_at), job.id)
     if found is not None:
         workers = [WorkerPlace(rank, share.node, list(share.devices)) for rank, share in enumerate(found.shares)]
         return AllocationStep(
@@ -250,6 +251,8 @@ def _what_is_missing(cluster: Cluster, room: Capacity, demand: Demand, idle: int
         if demand.linked and place(cluster.hardware, demand._replace(linked=False)) is not None:
             return "can never be placed as the cluster is: the nodes that could hold it are not linked by one fabric"
         return "can never be placed as the cluster is, even with nothing running"
+    if place(room, demand) is not None:
+        return "waits for a rendezvous port, or for a node that it is not kept from"
     if not demand.gpus:
         return f"waits for a node with {demand.cpus} CPUs and {demand.memory_mib} MiB of host memory free"
     if demand.linked and place(room, demand._replace(linked=False)) is not None:

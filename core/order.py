@@ -17,5 +17,5 @@ def fifo(job: Job) -> SortKey:
 ORDER: Final[Order] = fifo
 POLICY: Final = "fifo/best-fit"
 """Order and placement by name, as decisions state them."""
-ENGINE_VERSION: Final = 1
+ENGINE_VERSION: Final = 2
 """Grows whenever `decide` may give other decisions on the same state; decisions name it, the audit honours it."""

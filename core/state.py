@@ -136,7 +136,7 @@ class Node(msgspec.Struct, gc=False):
     lost_at: int = 0
     last_beat_ns: int = 0  # of a silent node: its last beat
     strays: list[Stray] = []  # no new work goes there while there are any
-    strays_ordered: bool = False
+    strays_told: int = 0  # how many of them, from the first on, have been told to stop
 
     @property
     def available(self) -> bool:

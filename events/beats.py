@@ -100,11 +100,11 @@ class NatsBeats:
 
     async def arriving(self) -> AsyncIterator[Beat]:
         """See `Beats.arriving`. Raises LogUnavailableError where it cannot begin."""
-        arrived: deque[bytes] = deque(maxlen=ARRIVALS_LIMIT)
+        arrived: deque[tuple[bytes, bytes]] = deque(maxlen=ARRIVALS_LIMIT)
         is_news = asyncio.Event()
 
-        def take(_subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
-            arrived.append(payload)
+        def take(subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
+            arrived.append((subject, payload))
             is_news.set()
 
         try:
@@ -116,7 +116,8 @@ class NatsBeats:
                 await is_news.wait()
                 is_news.clear()
                 while arrived:
-                    beat = _beat_of(arrived.popleft(), 0)
+                    subject, payload = arrived.popleft()
+                    beat = _beat_of(subject.decode(errors="replace"), payload, 0)
                     if beat is not None:
                         yield beat
         finally:
@@ -137,7 +138,7 @@ class NatsBeats:
         async with Pull(self._connection, self._stream, 1, subject=self._subject, policy="last_per_subject") as pull:
             while pull.pending:
                 for entry in await pull.take():
-                    beat = _beat_of(entry.payload, entry.timestamp_ns)
+                    beat = _beat_of(entry.subject, entry.payload, entry.timestamp_ns)
                     if beat is not None:
                         beats[beat.node] = beat
         return [beats[node] for node in sorted(beats)]
@@ -178,9 +179,12 @@ class MemoryTelemetry:
         return [self._last[node] for node in sorted(self._last)]
 
 
-def _beat_of(payload: bytes, timestamp_ns: int) -> Beat | None:
+def _beat_of(subject: str, payload: bytes, timestamp_ns: int) -> Beat | None:
+    """The beat; None where it is none, or speaks of another node than its subject, which is all its writer may use."""
     try:
         beat = _decode_beat(payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if subject.rpartition(".")[2] != beat.node:
         return None
     return Beat(beat.node, beat.incarnation, timestamp_ns)

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from muster.events.connection import Credential
-from muster.events.subjects import DEFAULT_PREFIX, LOG_CLASSES, TELEMETRY_CLASSES
+from muster.events.subjects import DEFAULT_PREFIX, LOG_CLASSES, TELEMETRY_CLASSES, kebab
+from muster.events.types import NodeFact
 
 API: Final = "api"
 SCHEDULER: Final = "scheduler"
@@ -89,7 +90,7 @@ def _reading(prefix: str) -> list[str]:
 def _agent(node: str, prefix: str) -> Permissions:
     stream = log_stream(prefix)
     publish = [
-        f"{prefix}.node.{node}.>",
+        *(f"{prefix}.node.{node}.{kebab(kind.__name__)}" for kind in NodeFact.__args__),
         f"{prefix}.heartbeat.{node}",
         f"{prefix}.gpu.{node}",
         f"{prefix}.answer.{node}.>",

@@ -180,7 +180,7 @@ class Pull:
                 break
             name = subjects.get(subject)
             if name is None:
-                name = subjects[subject] = subject.decode()
+                name = subjects[subject] = subject.decode(errors="replace")
             entries.append(Entry(int(parts[5]), int(parts[7]), name, payload))
         if not entries:
             raise PullLostError(self._lost)

@@ -89,6 +89,6 @@ def _entry_of(answer: Reply) -> Entry:
     return Entry(
         int(header(headers, b"Nats-Sequence")),
         parse_time_ns(header(headers, b"Nats-Time-Stamp").decode()),
-        header(headers, b"Nats-Subject").decode(),
+        header(headers, b"Nats-Subject").decode(errors="replace"),
         answer.payload,
     )

@@ -34,7 +34,7 @@ def basis_of(payload: bytes) -> t.Basis | None:
     """The basis that a payload names, where it can be read."""
     try:
         return _peek(payload).basis
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

@@ -20,7 +20,7 @@ from muster.events.log import Entry
 from muster.events.subjects import WRITERS
 from muster.projections import job_rules, node_rules
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Grows whenever the same log gives another state; a snapshot of another version is not read."""
 
 LONGEST_STEP_NS: Final = 60 * SECOND_NS
@@ -33,6 +33,7 @@ _state_encoder: Final = msgspec.msgpack.Encoder()
 _state_decoder: Final = msgspec.msgpack.Decoder(State)
 _WRITERS: Final = WRITERS
 _decode_known: Final = codec.decode_known
+_LONG_BYTES: Final = codec.LONG_BYTES
 _new_link: Final = hashlib.blake2b(digest_size=CHAIN_BYTES).copy
 
 
@@ -115,6 +116,9 @@ class Fold:
                     continue
                 if writer == "decision":
                     state.fence = sequence
+                if len(payload) > _LONG_BYTES and codec.is_too_deep(payload):
+                    self._refuse(f"unreadable: {codec.TOO_DEEP}")
+                    continue
                 try:
                     event = _decode_known(payload)
                 except msgspec.MsgspecError:
@@ -141,7 +145,8 @@ class Fold:
         try:
             event = codec.decode(payload)
         except codec.UnknownEventError as error:
-            state.unknown_since = state.unknown_since or state.sequence
+            if writer != "node":  # what a newer agent reports beside must not end the leading of this scheduler
+                state.unknown_since = state.unknown_since or state.sequence
             return str(error)
         except codec.UnreadableEventError as error:
             return f"unreadable: {error}"[:500]

@@ -11,6 +11,9 @@ KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
 ENDED_MEMORY_NS: Final = 3600 * SECOND_NS
 EXCLUSION_NS: Final = 600 * SECOND_NS
 """How long a job is not placed again on a node that refused its start."""
+UNCOUNTED_LIMIT: Final = 3
+"""So often a job is placed at once after a try that never ran; then it leaves the node for a while."""
+FLAPPING_NS: Final = 60 * SECOND_NS
 
 
 def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
@@ -136,7 +139,10 @@ def _stray_gone(cluster: Cluster, event: t.WorkerExited) -> str | None:
     stray = Stray(event.job, event.attempt, event.rank)
     if node is None or stray not in node.strays:
         return f"worker {event.job}.{event.attempt}.{event.rank} is not expected on {event.node}"
-    node.strays.remove(stray)
+    place = node.strays.index(stray)
+    del node.strays[place]
+    if place < node.strays_told:
+        node.strays_told -= 1
     cluster.review_node(node)
     return None
 
@@ -165,6 +171,8 @@ def lose_worker(cluster: Cluster, job: Job, worker: Worker, detail: str, *, neve
         attempt.counted = False
         attempt.stop = attempt.stop or "worker_lost"
         job.reason = detail
+        if job.attempts - job.tries >= UNCOUNTED_LIMIT:  # an agent that begins life after life would have it for ever
+            job.excluded[worker.node] = cluster.state.time_at + FLAPPING_NS
     worker_gone(cluster, job, attempt, worker, t.ExitStatus("lost", detail=detail))
 
 
@@ -244,15 +252,13 @@ def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
 
 def stop_ordered(cluster: Cluster, event: t.StopOrdered) -> str | None:
     """Workers were told to stop; those of a later life of their agent still have to be."""
-    for ref in event.workers:
-        node = cluster.state.nodes.get(ref.node)
-        if node is not None and Stray(event.job, event.attempt, ref.rank) in node.strays:
-            node.strays_ordered = True
-            cluster.review_node(node)
+    if event.cause == "stray":  # of no attempt any more: whatever its job does now goes on
+        _strays_told(cluster, event)
+        return None
     job = cluster.state.jobs.get(event.job)
     attempt = job.attempt if job is not None else None
     if job is None or attempt is None or attempt.number != event.attempt or not cluster.is_live(job):
-        return None if event.cause == "stray" else f"attempt {event.job}.{event.attempt} has no workers to stop"
+        return f"attempt {event.job}.{event.attempt} has no workers to stop"
     if event.cause == "start_overdue" and attempt.stop is None:
         attempt.stop = "start_overdue"
         attempt.failure = attempt.failure or "never_started"
@@ -267,6 +273,15 @@ def stop_ordered(cluster: Cluster, event: t.StopOrdered) -> str | None:
     job.phase = "STOPPING"
     cluster.review(job)
     return None
+
+
+def _strays_told(cluster: Cluster, event: t.StopOrdered) -> None:
+    for ref in event.workers:
+        node = cluster.state.nodes.get(ref.node)
+        stray = Stray(event.job, event.attempt, ref.rank)
+        if node is not None and stray in node.strays:
+            node.strays_told = max(node.strays_told, node.strays.index(stray) + 1)
+            cluster.review_node(node)
 
 
 def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:

@@ -7,12 +7,18 @@ from muster.projections import job_rules
 
 LEASE_MARGIN_NS = 30 * SECOND_NS
 """How much longer than an agent the scheduler counts a lease."""
+LONGEST_LEASE_MS = 366 * 24 * 3600 * 1000
+"""Beyond it a time in ns would not fit where the state is written."""
 
 
 def node_registered(cluster: Cluster, event: t.NodeRegistered, touched: set[int]) -> str | None:
     """An agent began a life: what it does not list is not running and never will be."""
     if [device.index for device in event.inventory.devices] != list(range(len(event.inventory.devices))):
         return f"{event.node}'s devices are not numbered from 0 in order"
+    if event.inventory.first_port > event.inventory.last_port:
+        return f"{event.node} has no ports: {event.inventory.first_port} to {event.inventory.last_port}"
+    if event.lease_ms > LONGEST_LEASE_MS:
+        return f"{event.node}'s lease of {event.lease_ms} ms is longer than a year"
     state = cluster.state
     old = state.nodes.get(event.node)
     node = Node(

@@ -102,6 +102,6 @@ def mentioned_jobs(entry: Entry) -> set[int]:
         return {entry.sequence}
     try:
         found = _decode_mentions(entry.payload)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return set()
     return {ref.job for ref in (found, *found.ended, *found.workers) if ref.job is not None}

@@ -83,6 +83,20 @@ async def test_beats_arrive_and_the_last_of_each_node_is_kept(connect: Connect) 
     await one.sample(GpuSampled("node-1", "life-3", [DeviceSample(0, "GPU-0", memory_used_mib=5)]))
 
 
+async def test_a_beat_that_speaks_for_another_node_is_not_heard(connect: Connect) -> None:
+    scheduler = NatsBeats(await connect("scheduler"))
+    agent = await connect("agent-node-1")
+    arriving = scheduler.arriving()
+    first = asyncio.ensure_future(anext(arriving))
+    while not first.done():
+        for node in ("node-2", "node-1"):
+            await agent.request("muster.heartbeat.node-1", msgspec.json.encode(Heartbeat(node, "life", 1)))
+    assert (await first).node == "node-1"
+    await arriving.aclose()  # type: ignore[attr-defined]
+    await agent.request("muster.heartbeat.node-1", msgspec.json.encode(Heartbeat("node-2", "life", 1)))
+    assert await scheduler.last() == []
+
+
 async def test_a_beat_that_no_broker_takes_is_not_acknowledged(broker: Broker, connect: Connect) -> None:
     telemetry = NatsTelemetry(await connect("agent-node-1"))
     await broker.kill9()

@@ -10,6 +10,7 @@ import pytest
 from cluster_script import Script, spec
 from log_maker import RandomCluster, fill, log_of
 
+from muster.core.order import ENGINE_VERSION
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
@@ -267,7 +268,9 @@ async def test_a_device_given_twice_is_found_by_the_ledger() -> None:
 async def test_passes_of_another_engine_are_told_and_not_decided_again() -> None:
     script = simple()
     script.run_pass()
-    entries = [e._replace(payload=e.payload.replace(b'"engine":1}', b'"engine":7}')) for e in script.entries]
+    entries = [
+        e._replace(payload=e.payload.replace(b'"engine":%d}' % ENGINE_VERSION, b'"engine":7}')) for e in script.entries
+    ]
     report = await audit_log(entries)
     assert report.ok
     assert report.passes.other_engine == 1

@@ -11,7 +11,7 @@ from log_maker import RandomCluster, fill, fold_of
 
 from muster.core.decide import decide
 from muster.events import codec
-from muster.projections.fold import Fold
+from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror
 from muster.projections.replay import fold_at
 from muster.projections.store import Store
@@ -41,7 +41,7 @@ async def test_the_mirror_gives_the_same_state_with_and_without_snapshots(tmp_pa
     await store.close()
     expected = fold_of(entries).state_bytes()
     with Mirror(store.path) as mirror:
-        assert next(mirror.snapshots(900, 1)).sequence == 850
+        assert next(mirror.snapshots(900, FOLD_VERSION)).sequence == 850
         assert fold_at(mirror, len(entries)).state_bytes() == expected
 
 

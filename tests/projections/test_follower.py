@@ -14,6 +14,7 @@ from log_maker import RandomCluster, fill, fold_of, grow, log_of, rows_of
 from muster.events.log import Entry, MissingEntryError
 from muster.events.memory import MemoryLog
 from muster.projections import mirror_writer
+from muster.projections.fold import FOLD_VERSION
 from muster.projections.follower import Follower, FollowerStoppedError, StoreMismatchError
 from muster.projections.mirror import Mirror, MirrorRow
 from muster.projections.mirror_writer import Batch, MirrorWriter
@@ -101,7 +102,7 @@ async def test_a_new_process_starts_from_the_store_and_reads_only_the_rest(store
     follower = Follower(log, store, snapshot_entries=400)
     async with running(follower):
         await follower.wait_for(1000, DEADLINE_S)
-    snapshot = await store.nearest_snapshot(10_000, 1)
+    snapshot = await store.nearest_snapshot(10_000, FOLD_VERSION)
     assert snapshot is not None
     assert snapshot.sequence == 1000, "a clean end leaves a snapshot"
 
