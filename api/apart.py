@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from muster.api.http import check_address
-from muster.api.machines import one_node, site
+from muster.api.machines import equipment, one_node, site
 from muster.api.parts import (
     Place,
     Tasks,
@@ -105,7 +105,7 @@ async def run_scheduler(options: SchedulerOptions) -> None:
         path = options.data / "scheduler.sqlite"
         follower, _ = await stack.enter_async_context(following(log, path, tasks))
         await stack.enter_async_context(scheduling(place, name, follower, tasks))
-        click.echo(f"muster scheduler {name} stands")
+        click.echo(f"muster scheduler {name} stands by, and leads when no other does")
         await tasks.failed()
 
 
@@ -120,5 +120,5 @@ async def run_agent(options: AgentOptions) -> None:
             node=options.node, data=options.data / "agents" / options.node, lease_ms=round(options.lease_s * 1000)
         )
         await stack.enter_async_context(agency(place, settings, devices, tasks))
-        click.echo(f"muster agent of {options.node}")
+        click.echo(f"muster agent of {options.node}: {equipment(devices)}")
         await tasks.failed()

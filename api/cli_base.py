@@ -105,7 +105,9 @@ def _explain(error: RefusedError) -> CommandError:
     if problem.get("detail"):
         lines[0] += f": {clean(problem['detail'])}"
     lines += [
-        f"  {clean(item.get('pointer') or '/')}: {clean(item.get('detail'))}" for item in problem.get("errors", [])
+        f"  {clean(item.get('pointer') or '/')}: {clean(item.get('detail'))}"
+        for item in problem.get("errors", [])
+        if item.get("detail") != problem.get("detail")
     ]
     return CommandError("\n".join(lines), code, clean(problem.get("next_step", "")))
 
@@ -128,7 +130,12 @@ def client_command(*, reads: bool = False) -> Callable[[F], F]:
 
         options = [
             click.option(
-                "--server", envvar="MUSTER_SERVER", default=DEFAULT_SERVER, show_default=True, help="Its address."
+                "--server",
+                envvar="MUSTER_SERVER",
+                default=DEFAULT_SERVER,
+                show_default=True,
+                show_envvar=True,
+                help="The server's address.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Answer in JSON."),
         ]

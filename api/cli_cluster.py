@@ -68,7 +68,7 @@ def _node_text(node: Json) -> str:
         [
             ("node", node["name"]),
             ("status", _status(node)),
-            ("cordoned", node["cordoned"]),
+            ("cordoned", node["cordoned"].removesuffix(": cordoned")),
             ("address", node["address"]),
             ("fabric", node["fabric"]),
             ("labels", ", ".join(f"{name}={value}" for name, value in node["labels"].items())),
@@ -197,7 +197,21 @@ def _audit_text(report: Json) -> str:
     return "\n".join(clean(line) for line in report["text"])
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def _reads(command: click.Command) -> bool:
+    return any(parameter.name == "at" for parameter in command.params)
+
+
+def _reading(group: click.Group) -> str:
+    return ", ".join(name for name, command in sorted(group.commands.items()) if _reads(command))
+
+
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],  # without -h, which would be found in -2h
+    }
+)
 @click.argument("when")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
@@ -210,7 +224,9 @@ def at(context: click.Context, when: str, command: tuple[str, ...]) -> None:
     chosen = group.get_command(context, name)
     if chosen is None:
         raise CommandError(f"no command {name!r}", Exit.USAGE, "muster --help lists them")
-    if not any(parameter.name == "at" for parameter in chosen.params):
-        raise CommandError(f"{name} cannot be run in the past", Exit.USAGE, "the reading commands can: queue, show ...")
+    if not _reads(chosen):
+        raise CommandError(
+            f"{name} cannot be run in the past", Exit.USAGE, f"the reading commands can: {_reading(group)}"
+        )
     with chosen.make_context(name, [f"--at={when}", *rest], parent=context.parent) as inner:
         chosen.invoke(inner)

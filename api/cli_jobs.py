@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from muster.api.cli_base import CommandError, Exit, Session, client_command, wid
 from muster.api.client import Client, Json, RefusedError, UnreachableError
 from muster.api.jobfile import Spec, pairs, read_job
 from muster.api.table import clean, fields, render
-from muster.api.times import elapsed
+from muster.api.times import elapsed, mib
 
 WAIT_POLL_S: Final = 25
 WAIT_MARGIN_S: Final = 20
@@ -33,12 +34,14 @@ _SPEC_OPTIONS: Final = [
     click.option("--gpu-memory", help="Memory of each device; the whole device if left out."),
     click.option("--gpu-compute", type=float, help="Share of each device's SMs; exclusive if left out."),
     click.option("--gpu-model", multiple=True, help="Any of these models."),
+    click.option("--interconnect", help="any (all nodes on one fabric, the default) or none."),
     click.option("--node", multiple=True, help="Only on one of these nodes."),
     click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only on nodes with this label."),
     click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label that describes the job."),
     click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set, or pass on, an environment variable."),
     click.option("--workdir", help="Where the workers start; here if left out."),
     click.option("--max-attempts", type=int, help="How often it is tried."),
+    click.option("--retry-on", multiple=True, help="What is tried again: node_fail, device_fault, failed."),
 ]
 _SUBMIT_OPTIONS: Final = [
     click.option("--wait-for-capacity", is_flag=True, help="Take it even if no node could ever run it today."),
@@ -75,8 +78,10 @@ def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
         ("gpu_memory", "gpu", "memory"),
         ("gpu_compute", "gpu", "compute"),
         ("gpu_model", "gpu", "model"),
+        ("interconnect", "gpu", "interconnect"),
         ("node", "where", "nodes"),
         ("max_attempts", "retry", "max_attempts"),
+        ("retry_on", "retry", "on"),
     ):
         if flags[flag] not in (None, ()):
             value = flags[flag]
@@ -97,6 +102,9 @@ def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -
     spec = build_spec(command, flags)
     if "command" not in spec:
         raise CommandError("nothing to run", Exit.USAGE, "give a job file, a script, or a command after --")
+    if "gpus" not in spec and "cpus" not in spec:
+        step = "--gpus N, or --cpus N for a job without devices; options stand before the command"
+        raise CommandError("neither devices nor CPUs are asked for", Exit.USAGE, step)
     try:
         return session.client.post("/v1/jobs", spec, {"wait_for_capacity": wait}, {"Idempotency-Key": key})
     except (UnreachableError, RefusedError) as error:
@@ -134,7 +142,7 @@ def run(session: Session, command: tuple[str, ...], **flags: Any) -> None:
     if session.as_json:
         session.show(view, str)
     elif view["state"] != "COMPLETED":
-        click.echo(f"job {job} {view['state']}: {clean(view['why'])}", err=True)
+        click.echo(_ending(job, view), err=True)
     raise SystemExit(exit_code(view))
 
 
@@ -146,6 +154,10 @@ def _follow(client: Client, job: int, seen: int) -> None:
             sys.stdout.buffer.flush()
     except UnreachableError as error:
         click.echo(f"muster: {error}; the job goes on: muster logs {job}", err=True)
+
+
+def _ending(job: int, view: Json) -> str:
+    return f"job {job} {view['state']}" + (f": {clean(view['why'])}" if view["why"] else "")
 
 
 def exit_code(view: Json) -> int:
@@ -183,7 +195,7 @@ def _wait(client: Client, job: int, timeout_s: float | None) -> Json:
 def wait(session: Session, job: int, timeout: float | None) -> None:
     """Wait for a job to end, and end with its exit code."""
     view = _wait(session.client, job, timeout)
-    session.show(view, lambda ended: f"job {job} {ended['state']} {clean(ended['why'])}".rstrip())
+    session.show(view, lambda ended: _ending(job, ended))
     raise SystemExit(exit_code(view))
 
 
@@ -210,10 +222,10 @@ def job_table(jobs: list[Json]) -> str:
 @click.option("--user", help="Only of this user.")
 @click.option("--queue", help="Only of this queue.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
-@click.option("--after", type=click.IntRange(0), help="Only jobs with a greater id.")
+@click.option("--after", type=click.IntRange(0), help="The page after this job.")
 @client_command(reads=True)
 def jobs(session: Session, **filters: Any) -> None:
-    """List jobs, ended ones too."""
+    """List jobs, ended ones too, newest first."""
     page = session.read("/v1/jobs", **filters)
     session.show(page, lambda found: job_table(found["jobs"]))
     if page["next"] is not None and not session.as_json:
@@ -239,6 +251,7 @@ def _job_text(job: Json) -> str:
             ("queue", job["queue"]),
             ("command", _command_text(job["spec"]["command"])),
             ("gpus", job["gpus"]),
+            *((name, _wish(name, job["spec"][name])) for name in _WISHES if name in job["spec"]),
             ("submitted", job["submitted"]),
             ("started", job["started"]),
             ("ended", job["ended"]),
@@ -256,7 +269,23 @@ def _job_text(job: Json) -> str:
 
 
 def _command_text(command: str | list[str]) -> str:
-    return command if isinstance(command, str) else " ".join(command)
+    """As a shell would take it; of a word with several lines (a script that was taken along) only that it has them."""
+    if isinstance(command, str):
+        return command
+    words = [f"({len(word.splitlines())} lines)" if "\n" in word else shlex.quote(word) for word in command]
+    return " ".join(words)
+
+
+_WISHES: Final = ("nodes", "cpus", "memory", "gpu", "where", "retry", "labels", "workdir")
+
+
+def _wish(name: str, value: Any) -> str:
+    """A field of a specification in a line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_wish(key, each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return mib(value) if name == "memory" and isinstance(value, int) else str(value)
 
 
 def _exit_text(status: Json | None) -> str:
@@ -302,6 +331,7 @@ def cancel(session: Session, job: tuple[int, ...], reason: str) -> None:
                 click.echo(f"job {each}: {error}", err=True)
             failed = error
         else:
-            session.show(answer, lambda _, each=each: f"job {each}: cancellation asked for")  # type: ignore[misc]
+            said = "cancelled already" if answer["already"] else "cancellation asked for"
+            session.show(answer, lambda _, line=f"job {each}: {said}": line)  # type: ignore[misc]
     if failed is not None:
         raise failed

@@ -29,10 +29,11 @@ _lease = click.option(
 def _connected(function: F) -> F:
     """The options of a part that runs apart from the others."""
     for option in (
-        click.option("--connect", required=True, help="nats://HOST:PORT, several with commas.", envvar="MUSTER_NATS"),
+        click.option("--connect", required=True, envvar="MUSTER_NATS", show_envvar=True,
+                     help="nats://HOST:PORT, several with commas."),
         click.option(
             "--credentials", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="The credentials file.", envvar="MUSTER_CREDENTIALS",
+            help="The credentials file.", envvar="MUSTER_CREDENTIALS", show_envvar=True,
         ),
         click.option("--prefix", default="muster", show_default=True, help="Of subjects and streams."),
         _verbose,
@@ -98,7 +99,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where other nodes' workers reach it.")
 @click.option("--fabric", default="", help="The fast network that it is on; gangs stay on one.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What jobs can ask for; can be repeated.")
-@click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB.")
+@click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB; this machine's if left out.")
 @_ports
 @_lease
 @_connected

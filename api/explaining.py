@@ -37,7 +37,8 @@ async def explain_job(request: web.Request) -> web.Response:
 
 
 def _lines(found: Explanation) -> Iterator[str]:
-    yield f"job {found.job} {found.phase} at entry {found.sequence}: {found.summary}"
+    summary = found.summary.removeprefix(f"is {found.phase}").removeprefix(": ")
+    yield f"job {found.job} {found.phase} at entry {found.sequence}" + (f": {summary}" if summary else "")
     if found.filter is not None:
         step = found.filter
         count = f"{len(step.candidates)} of {step.nodes} nodes"

@@ -27,10 +27,14 @@ def read_job(arguments: tuple[str, ...]) -> Spec:
     if not arguments:
         return {}
     path = Path(arguments[0])
-    if path.suffix in (".toml", ".json") and len(arguments) == 1:
+    if path.suffix in (".toml", ".json"):
+        if len(arguments) > 1:
+            raise JobFileError(f"{path}: a job file takes no arguments; options stand before it")
         return _read_table(path)
     if path.is_file() and (path.suffix in (".sh", ".bash") or _has_marks(path)):
         return _read_script(path, arguments[1:])
+    if path.suffix == ".py" and len(path.parts) == 1 and path.is_file():
+        raise JobFileError(f"{path}: no command: write python3 {path}, or give it #MUSTER lines to take it along")
     return {"command": list(arguments)}
 
 

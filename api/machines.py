@@ -47,6 +47,12 @@ def all_nodes(simulate: str | None, ports: str) -> dict[str, DeviceSource]:
         raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
 
 
+def equipment(source: DeviceSource) -> str:
+    """What a node has, in words: `8 x A100-80GB`."""
+    devices = source.inventory().devices
+    return f"{len(devices)} x {devices[0].model}" if devices else "no devices"
+
+
 def one_node(node: str, simulate: str | None, where: Site) -> DeviceSource:
     """The devices of one node: this machine's, or `8xA100-80GB`. Raises StartError."""
     if simulate is None:

@@ -167,6 +167,8 @@ async def cordon(request: web.Request) -> web.Response:
 async def uncordon(request: web.Request) -> web.Response:
     """Give a node work again."""
     service, name = request.app[SERVICE], _known_node(request)
+    if not service.state.nodes[name].cordoned:
+        return answer(Accepted(service.state.sequence, already=True), service.state.sequence)
     ack = await _append(service, NodeUncordoned(node=name, user=user_of(request)))
     return answer(Accepted(ack.sequence), ack.sequence)
 

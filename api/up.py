@@ -20,7 +20,7 @@ import click
 
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
-from muster.api.machines import all_nodes
+from muster.api.machines import all_nodes, equipment
 from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
 from muster.api.process import StartError
 from muster.events.broker import Broker, BrokerError
@@ -121,6 +121,7 @@ async def _ending_jobs(agents: list[Agent]) -> AsyncGenerator[None, None]:
     try:
         yield
     except asyncio.CancelledError:
+        click.echo("\nending the jobs: a signal, ten seconds, then all of their processes", err=True)
         await asyncio.gather(*(agent.stop(kill_jobs=True) for agent in agents))
         raise
 
@@ -163,7 +164,7 @@ def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSo
 def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:
     first = next(iter(devices.values()))
     gpus = first.inventory().devices
-    kind = f"{len(gpus)} x {gpus[0].model}" if gpus else "no devices"
+    kind = equipment(first)
     note = "" if isinstance(first, NvmlDevices) else " (simulated: the jobs on them are real processes)"
     wish = "--gpus 1" if gpus else "--cpus 1"
     server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"

@@ -101,6 +101,58 @@ def test_wait_and_run_end_with_the_jobs_code(muster: Muster, server: Background,
     assert muster("wait", "2").exit_code == code
 
 
+def test_an_age_in_hours_is_a_moment_and_no_option(muster: Muster) -> None:
+    result = muster("at", "-2h", "queue")
+    assert result.exit_code == 2
+    assert "-2h is before the first entry of the log" in result.stderr
+
+
+def test_options_behind_a_job_file_are_refused(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('command = "echo hi"\n')
+    result = muster("submit", str(file), "--gpus", "1")
+    assert result.exit_code == 2
+    assert "takes no arguments; options stand before it" in result.stderr
+
+
+def test_a_wish_for_nothing_names_the_options(muster: Muster) -> None:
+    result = muster("submit", "python", "train.py", "--gpus", "1")
+    assert result.exit_code == 2
+    assert "--gpus N, or --cpus N" in result.stderr
+
+
+def test_a_python_file_is_no_command(muster: Muster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    result = muster("submit", "--gpus", "1", "train.py")
+    assert result.exit_code == 2
+    assert "write python3 train.py" in result.stderr
+
+
+def test_every_wish_has_an_option_and_is_shown(muster: Muster) -> None:
+    muster(
+        "submit", "--gpus", "1", "--interconnect", "none", "--retry-on", "failed", "--max-attempts", "2", "--", "true"
+    )
+    spec = json.loads(muster("show", "2", "--json").output)["spec"]
+    assert (spec["gpu"], spec["retry"]) == ({"interconnect": "none"}, {"max_attempts": 2, "on": ["failed"]})
+    shown = muster("show", "2").output
+    assert "interconnect = none" in shown
+    assert "max_attempts = 2, on = failed" in shown
+
+
+def test_a_script_is_shown_by_its_name(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text("#!/bin/sh\n#MUSTER gpus = 1\ntrue\n")
+    muster("submit", str(file), "two words")
+    assert f"/bin/sh -c (3 lines) {file} 'two words'" in muster("show", "2").output
+
+
+def test_a_node_that_takes_work_is_not_uncordoned_again(muster: Muster) -> None:
+    answer = json.loads(muster("uncordon", "node-1", "--json").output)
+    assert answer["already"]
+    assert json.loads(muster("state", "--json").output)["sequence"] == 1
+
+
 def test_exit_codes(muster: Muster) -> None:
     assert muster("show", "99").exit_code == 3
     assert muster("nodes", "node-9").exit_code == 3
