@@ -40,7 +40,7 @@ def main(folder: Path = FOLDER) -> None:
     for part, roles in PARTS.items():
         write_credentials(secrets / f"{part}.json", {role: credentials[role] for role in roles})
     route = new_password()
-    urls = ", ".join(f"nats://route:{route}@127.0.0.1:{DOCKER_CLUSTER_PORT + i}" for i in range(3))
+    urls = ",".join(f"nats://route:{route}@127.0.0.1:{DOCKER_CLUSTER_PORT + i}" for i in range(3))
     lines = [f"{variable_of(role)}={credential.password}" for role, credential in sorted(credentials.items())]
     lines += [f"{variable_of('route')}={route}", f"MUSTER_ROUTES=[{urls}]"]
     lines += [f"MUSTER_UID={os.getuid()}", f"MUSTER_GID={os.getgid()}"]

@@ -63,6 +63,11 @@ def test_every_server_syncs_each_write_and_listens_on_loopback() -> None:
         assert all(host == "127.0.0.1" for host in re.findall(r'(?:listen|http): "([^:]+):', text))
 
 
+def test_a_shell_reads_the_variables_as_compose_does(secrets: Path) -> None:
+    told = subprocess.run(["sh", "-c", f". {secrets}/.env; echo $MUSTER_ROUTES"], capture_output=True, check=True)
+    assert (told.stdout.decode().strip(), told.stderr) == (variables(secrets)["MUSTER_ROUTES"], b"")
+
+
 def test_secrets_are_made_once_for_the_owner_only_and_each_part_gets_its_own(secrets: Path) -> None:
     before = variables(secrets)
     load("make_secrets").main(secrets)
