@@ -1,4 +1,5 @@
-"""Two hundred short jobs, some of them cancelled, and every part of the cluster killed twice meanwhile.
+"""Two hundred short jobs, some of them cancelled, and every part of the cluster killed twice meanwhile; in a round with
+a short lease the broker is also away, and agents are frozen, for longer than that.
 
 A round follows from its seed: which jobs, which parts are killed and when, in steps of progress. (How the machine
 interleaves the processes is not part of the seed.)
@@ -6,6 +7,7 @@ interleaves the processes is not part of the seed.)
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +23,9 @@ ENDLESS: Final = 12
 PARTS: Final = ("broker", "server", "node-1", "node-2")
 LONGEST_PAUSE_S: Final = 0.3
 LONGEST_LIFE_S: Final = 4.0
+OUTAGES: Final = ("outage", "outage", "freeze node-1", "freeze node-2")
+SHORT_LEASE_S: Final = 4.0
+PATIENT: Final = {"max_attempts": 20}
 
 
 class Fault(NamedTuple):
@@ -45,7 +50,7 @@ class Task(NamedTuple):
         return f"job-{self.number}"
 
 
-def tasks_of(rng: random.Random, folder: Path) -> list[Task]:
+def tasks_of(rng: random.Random, folder: Path, longest_nap_s: float, retry: dict[str, int]) -> list[Task]:
     """Jobs of one device, of several, of none, and gangs over two nodes."""
     endless = set(rng.sample(range(JOBS), ENDLESS))
     tasks = []
@@ -58,29 +63,51 @@ def tasks_of(rng: random.Random, folder: Path) -> list[Task]:
             {"gpus": 2 * rng.randrange(1, 4), "nodes": 2},
             {"cpus": 1},
         )
-        nap = "wait" if code is None else round(rng.uniform(0.02, 0.08), 3)
-        spec = {"command": work(folder, code or 0, nap), **rng.choice(shapes)}
+        nap = "wait" if code is None else round(rng.uniform(0.02, longest_nap_s), 3)
+        spec = {"command": work(folder, code or 0, nap), "retry": retry, **rng.choice(shapes)}
         tasks.append(Task(number, code, round(rng.uniform(0, LONGEST_LIFE_S), 3), spec))
     return tasks
 
 
-def faults_of(rng: random.Random, schedulers: int) -> list[Fault]:
-    """Each part is killed twice, in any order, at any moment of the round."""
-    victims = [*PARTS, *(f"scheduler-{number}" for number in range(1, schedulers + 1))] * 2
+def faults_of(rng: random.Random, schedulers: int, others: Sequence[str]) -> list[Fault]:
+    """Each part is killed twice, in any order, at any moment of the round; and the other faults."""
+    victims = [*PARTS, *(f"scheduler-{number}" for number in range(1, schedulers + 1))] * 2 + list(others)
     rng.shuffle(victims)
     moments = sorted(rng.randrange(5, 2 * JOBS) for _ in victims)
     pauses = (round(rng.uniform(0, LONGEST_PAUSE_S), 3) for _ in victims)
     return [Fault(*fault) for fault in zip(moments, pauses, victims, strict=True)]
 
 
-async def play(folder: Path, seed: int, *, brokers: int = 1, schedulers: int = 1) -> None:
+async def harm(site: Site, victim: str, rng: random.Random) -> None:
+    """One fault, from its beginning to its end."""
+    if victim == "broker":
+        broker = rng.choice(site.brokers)
+        await broker.kill9()
+        await broker.start()
+    elif victim == "outage":
+        await asyncio.gather(*(broker.kill9() for broker in site.brokers))
+        await asyncio.sleep(SHORT_LEASE_S + 1)
+        await asyncio.gather(*(broker.start() for broker in site.brokers))
+    elif victim.startswith("freeze "):
+        part = site.parts[victim.removeprefix("freeze ")]
+        part.freeze()
+        await asyncio.sleep(SHORT_LEASE_S + 1)
+        part.thaw()
+    else:
+        site.restart(victim)
+
+
+async def play(folder: Path, seed: int, *, brokers: int = 1, schedulers: int = 1, outages: bool = False) -> None:
     """One round, with everything proved at its end."""
-    print(f"seed {seed}, {brokers} brokers, {schedulers} schedulers")  # noqa: T201  # shown where it fails
+    print(f"seed {seed}, {brokers} brokers, {schedulers} schedulers, outages: {outages}")  # noqa: T201  # if it fails
     rng = random.Random(seed)
     prepare(folder)
-    tasks, faults = tasks_of(rng, folder), faults_of(rng, schedulers)
+    tasks = tasks_of(rng, folder, 1.0, PATIENT) if outages else tasks_of(rng, folder, 0.08, {})
+    faults = faults_of(rng, schedulers, OUTAGES if outages else ())
+    lease_s = SHORT_LEASE_S if outages else 120.0
+    site = Site(folder, brokers=brokers, schedulers=schedulers, lease_s=lease_s)
     accepted: list[Expected] = []
-    async with Site(folder, brokers=brokers, schedulers=schedulers) as site, asyncio.TaskGroup() as group:
+    async with site, asyncio.TaskGroup() as group:
 
         async def cancel(job: int, after_s: float) -> None:
             await asyncio.sleep(after_s)
@@ -93,21 +120,14 @@ async def play(folder: Path, seed: int, *, brokers: int = 1, schedulers: int = 1
                 if task.code is None:
                     group.create_task(cancel(job, task.cancel_after_s))
 
-        async def harm(fault: Fault) -> None:
-            await until(
-                lambda: len(trace(folder)) + len(accepted) >= fault.progress, f"{fault.progress} steps are done"
-            )
-            await asyncio.sleep(fault.pause_s)
-            if fault.victim == "broker":
-                broker = rng.choice(site.brokers)
-                await broker.kill9()
-                await broker.start()
-            else:
-                site.restart(fault.victim)
+        async def reached(progress: int) -> None:
+            await until(lambda: len(trace(folder)) + len(accepted) >= progress, f"{progress} steps are done")
 
         for client in range(CLIENTS):
             group.create_task(submit(tasks[client::CLIENTS]))
         for fault in faults:
-            await harm(fault)
+            await reached(fault.progress)
+            await asyncio.sleep(fault.pause_s)
+            await harm(site, fault.victim, rng)
         await site.all_ended(JOBS)
         await prove(site, accepted)

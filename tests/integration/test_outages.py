@@ -1,10 +1,11 @@
 """A broker that is away: for less than the lease it harms nobody, for longer only those that may run elsewhere."""
 
+import signal
 from pathlib import Path
 
 from integration.evidence import Expected, prove
 from integration.jobs import go, of_job, prepare, work
-from integration.processes import lives, until
+from integration.processes import lives, until, until_answer
 from integration.site import NODES, Site
 
 from muster.events import types as t
@@ -13,6 +14,15 @@ from muster.events import types as t
 def unheard(site: Site) -> list[int]:
     """How many beats each agent has sent in vain."""
     return [site.parts[node].text().count("a beat was not acknowledged") for node in NODES]
+
+
+async def node_is(site: Site, node: str, status: str) -> None:
+    """Wait until a node has a status."""
+
+    async def look() -> bool:
+        return bool((await site.get(f"/v1/nodes/{node}"))["status"] == status)
+
+    await until_answer(look, f"{node} is {status}")
 
 
 async def test_a_broker_is_away_for_less_than_the_lease_and_for_longer(tmp_path: Path) -> None:
@@ -58,3 +68,44 @@ async def test_a_broker_is_away_for_less_than_the_lease_and_for_longer(tmp_path:
             ],
         )
         assert [event.job for event in proof.of(t.JobRequeued)] == [moves]
+
+
+async def test_an_agent_silent_for_less_than_its_lease_is_suspect_and_keeps_its_work(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    async with Site(tmp_path) as site:
+        job = await site.submit(work(tmp_path, 3, "wait"), "job", gpus=1, where={"nodes": ["node-1"]})
+        pid = await site.pid_of(job)
+        site.parts["node-1"].freeze()
+        await node_is(site, "node-1", "suspect")
+        beside = await site.submit(work(tmp_path), "beside", gpus=1)
+        assert (await site.job_in(beside, "COMPLETED"))["nodes"] == ["node-2"]
+        waits = await site.submit(work(tmp_path), "waits", gpus=1, where={"nodes": ["node-1"]})
+        assert (await site.job(waits))["state"] == "PENDING"
+        assert await site.pid_of(job) == pid
+        assert lives(pid)
+        site.parts["node-1"].thaw()
+        await node_is(site, "node-1", "ready")
+        go(tmp_path)
+        await site.all_ended(3)
+        expected = [Expected("job", job, 3), Expected("beside", beside, 0), Expected("waits", waits, 0)]
+        proof = await prove(site, expected)
+        assert {each.attempts for each in proof.jobs.values()} == {1}
+        assert not proof.of(t.NodeLost)
+
+
+async def test_a_broker_that_hangs_is_left_and_found_again(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    async with Site(tmp_path) as site:
+        [broker] = site.brokers
+        job = await site.submit(work(tmp_path, 4, "wait"), "job", gpus=1)
+        pid = await site.pid_of(job)
+        before = unheard(site)
+        broker.signal(signal.SIGSTOP)
+        await until(lambda: all(now > then for now, then in zip(unheard(site), before, strict=True)), "agents notice")
+        go(tmp_path)
+        await until(lambda: of_job(tmp_path, job, "end"), "the job ends meanwhile")
+        broker.signal(signal.SIGCONT)
+        later = await site.submit(work(tmp_path, 5), "later", gpus=16)
+        await site.all_ended(2)
+        proof = await prove(site, [Expected("job", job, 4), Expected("later", later, 5)])
+        assert [event.pid for event in proof.of(t.WorkerStarted) if event.job == job] == [pid]

@@ -1,7 +1,9 @@
 """The same on three brokers: the stream's leader, or any of them, may be killed under load."""
 
+import signal
 from pathlib import Path
 
+import pytest
 from integration.chaos import play
 from integration.evidence import Expected, prove
 from integration.jobs import prepare, trace, work
@@ -25,7 +27,8 @@ async def stream_leader(site: Site) -> Broker:
     return await until_answer(look, "the stream has a leader")
 
 
-async def test_the_leader_of_the_stream_is_killed_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", ["killed", "hung"])
+async def test_the_leader_of_the_stream_is_lost_under_load(tmp_path: Path, harm: str) -> None:
     prepare(tmp_path)
     async with Site(tmp_path, brokers=3) as site:
         expected: list[Expected] = []
@@ -37,12 +40,18 @@ async def test_the_leader_of_the_stream_is_killed_under_load(tmp_path: Path) -> 
 
         await submit(30)
         await until(lambda: len(trace(tmp_path)) >= 10, "jobs run")
-        killed = await stream_leader(site)
-        await killed.kill9()
+        lost = await stream_leader(site)
+        if harm == "killed":
+            await lost.kill9()
+        else:
+            lost.signal(signal.SIGSTOP)
         await submit(30)
         await site.all_ended(60)
-        assert await stream_leader(site) is not killed
-        await killed.start()
+        assert await stream_leader(site) is not lost
+        if harm == "killed":
+            await lost.start()
+        else:
+            lost.signal(signal.SIGCONT)
         await submit(30)
         await site.all_ended(90)
         await prove(site, expected)
