@@ -42,13 +42,20 @@ def main(descriptor: int) -> None:
     tree.boot_id()
     gc.disable()  # a keeper makes no garbage to speak of, and looking for it would copy the pages it shares
     gc.freeze()
-    while request := agent.recv(REQUEST_LIMIT_BYTES):
+    while request := _next_request(agent):
         folder = request.decode()
         try:
             if os.fork() == 0:
                 _become_keeper(agent, folder)
         except OSError:
             _answer(agent, folder, "ended")
+
+
+def _next_request(agent: socket.socket) -> bytes:
+    try:
+        return agent.recv(REQUEST_LIMIT_BYTES)
+    except ConnectionResetError:  # the agent was killed with answers unread
+        return b""
 
 
 if __name__ == "__main__":
