@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from muster.events.credentials import NEVER, ROLES, SYSTEM, agent_role, permissions_of
+from muster.events.credentials import NEVER, READER, ROLES, SYSTEM, agent_role, permissions_of, shared_outside
 from muster.events.subjects import DEFAULT_PREFIX
 
 MAX_PAYLOAD_BYTES: Final = 2 * 1024 * 1024
@@ -67,6 +67,22 @@ def _user(role: str, password: str, prefix: str) -> str:
     )
 
 
+def _shared(prefix: str) -> tuple[str, str]:
+    """What Muster's account exports to the reader's, and how that one imports it."""
+    shared = shared_outside(prefix)
+    exports, imports = [], []
+    for here, there in shared.services.items():
+        many = ".DIRECT.GET." in here or ".MSG.NEXT." in here
+        exports.append(
+            f"{{ service: {quoted(here)}, response: {'stream' if many else 'singleton'}, accounts: [READERS] }}"
+        )
+        imports.append(f"{{ service: {{ account: MUSTER, subject: {quoted(here)} }}, to: {quoted(there)} }}")
+    for subject in shared.streams:
+        exports.append(f"{{ stream: {quoted(subject)}, accounts: [READERS] }}")
+        imports.append(f"{{ stream: {{ account: MUSTER, subject: {quoted(subject)} }} }}")
+    return "".join(f"      {each}\n" for each in exports), "".join(f"      {each}\n" for each in imports)
+
+
 def _cluster(cluster: ClusterConfig) -> str:
     return (
         f"cluster {{\n  name: {quoted(cluster.name)}\n  listen: {quoted(f'{cluster.host}:{cluster.port}')}\n"
@@ -77,8 +93,9 @@ def _cluster(cluster: ClusterConfig) -> str:
 
 def render(config: BrokerConfig) -> str:
     """The configuration file's text."""
-    roles = sorted(role for role in config.passwords if role != SYSTEM)
+    roles = sorted(role for role in config.passwords if role not in {SYSTEM, READER})
     users = "".join(_user(role, config.passwords[role], config.prefix) for role in roles)
+    exports, imports = _shared(config.prefix)
     text = (
         f"server_name: {quoted(config.name)}\n"
         f"listen: {quoted(f'{config.host}:{config.port}')}\n"
@@ -98,7 +115,9 @@ def render(config: BrokerConfig) -> str:
         "accounts {\n"
         f"  SYS {{ users: [ {{ user: {quoted(SYSTEM)}, password: {config.passwords[SYSTEM]} }} ] }}\n"
         "  MUSTER {\n    jetstream: enabled\n    users: [\n"
-        f"{users}    ]\n  }}\n"
+        f"{users}    ]\n    exports: [\n{exports}    ]\n  }}\n"
+        "  READERS {\n    users: [\n"
+        f"{_user(READER, config.passwords[READER], config.prefix)}    ]\n    imports: [\n{imports}    ]\n  }}\n"
         "}\n"
     )
     return text + (_cluster(config.cluster) if config.cluster else "")

@@ -32,11 +32,16 @@ _FORBIDDEN: Final = re.compile('permissions violation for publish to "([^"]+)"')
 _logger: Final = logging.getLogger("muster.events.connection")
 
 
-class Credential(msgspec.Struct, frozen=True):
-    """A user of the broker. Its answers come under its own inbox, which nobody else may read."""
+JETSTREAM_API: Final = "$JS.API"
+
+
+class Credential(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A user of the broker. Its answers come under its own inbox, which nobody else may read; `api` is where it finds
+    JetStream's API."""
 
     user: str
     password: str
+    api: str = JETSTREAM_API
 
     @property
     def inbox(self) -> str:
@@ -102,6 +107,7 @@ class Connection:
         self.servers = list(servers)
         self.credential = credential
         self.name = name
+        self.api_prefix = credential.api if credential else JETSTREAM_API
         prefix = credential.inbox if credential else "_INBOX.any"
         self._inbox = f"{prefix}.{secrets.token_hex(8)}"
         self._counter = itertools.count(1)
@@ -214,9 +220,9 @@ class Connection:
         return answers
 
     async def api(self, name: str, body: Mapping[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
-        """Call the JetStream API `$JS.API.<name>`. Raises ApiError or NoAnswerError."""
+        """Call the JetStream API's `<name>`. Raises ApiError or NoAnswerError."""
         payload = msgspec.json.encode(body) if body is not None else b""
-        answer = await self.request(f"$JS.API.{name}", payload, timeout_s=timeout_s)
+        answer = await self.request(f"{self.api_prefix}.{name}", payload, timeout_s=timeout_s)
         raise_for_error(answer.payload)
         return _decode_object(answer.payload)
 

@@ -2,6 +2,10 @@
 
 Rules: a running role may write only its own class of subjects, and nobody who runs may delete, purge, change or restore
 a stream. An agent reads its own node's commands and nothing else. Passwords live in files of mode 0600 only.
+
+A subject to publish is checked by the broker, a reply subject is not: whoever may ask JetStream's API can have the
+answer, a stored entry too, sent to where it may not publish, and a stream that listens there stores it. So the reader,
+who is an outsider, has an account of its own: it asks through imports, and its reply subjects mean nothing elsewhere.
 """
 
 import os
@@ -12,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from muster.events.connection import Credential
+from muster.events.connection import JETSTREAM_API, Credential
 from muster.events.subjects import DEFAULT_PREFIX, LOG_CLASSES, TELEMETRY_CLASSES, kebab
 from muster.events.types import NodeFact
 
@@ -22,6 +26,9 @@ READER: Final = "reader"
 OPERATOR: Final = "operator"
 SYSTEM: Final = "system"
 ROLES: Final = (API, SCHEDULER, READER, OPERATOR, SYSTEM)
+
+OUTSIDE_API: Final = "MUSTER.API"
+"""Where the reader finds JetStream's API, in its own account."""
 
 NEVER: Final = tuple(
     f"$JS.API.STREAM.{verb}.>" for verb in ("DELETE", "PURGE", "UPDATE", "RESTORE", "MSG.DELETE", "LEADER", "PEER")
@@ -70,18 +77,18 @@ def _inbox(role: str) -> str:
     return f"{Credential(role, '').inbox}.>"
 
 
-def _reading(prefix: str) -> list[str]:
+def _reading(prefix: str, api: str = JETSTREAM_API) -> list[str]:
     allowed = []
     for stream in (log_stream(prefix), telemetry_stream(prefix)):
         allowed += [
-            f"$JS.API.STREAM.INFO.{stream}",
-            f"$JS.API.STREAM.MSG.GET.{stream}",
-            f"$JS.API.DIRECT.GET.{stream}",
-            f"$JS.API.DIRECT.GET.{stream}.>",
-            f"$JS.API.CONSUMER.CREATE.{stream}",
-            f"$JS.API.CONSUMER.CREATE.{stream}.>",
-            f"$JS.API.CONSUMER.INFO.{stream}.*",
-            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
+            f"{api}.STREAM.INFO.{stream}",
+            f"{api}.STREAM.MSG.GET.{stream}",
+            f"{api}.DIRECT.GET.{stream}",
+            f"{api}.DIRECT.GET.{stream}.>",
+            f"{api}.CONSUMER.CREATE.{stream}",
+            f"{api}.CONSUMER.CREATE.{stream}.>",
+            f"{api}.CONSUMER.INFO.{stream}.*",
+            f"{api}.CONSUMER.MSG.NEXT.{stream}.*",
             f"$JS.FC.{stream}.>",
         ]
     return allowed
@@ -107,6 +114,24 @@ def _agent(node: str, prefix: str) -> Permissions:
     return Permissions(publish, [_inbox(agent_role(node)), f"{prefix}.ask.{node}", f"{prefix}.ask.{node}.>"])
 
 
+def _heard_outside(prefix: str) -> list[str]:
+    classes = [f"{prefix}.{kind}.>" for kind in LOG_CLASSES]
+    return [_inbox(READER), *classes, *(f"{prefix}.{kind}.*" for kind in TELEMETRY_CLASSES)]
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the account of Muster shares with the reader's. `services`: subject here → subject there."""
+
+    services: dict[str, str]
+    streams: list[str]
+
+
+def shared_outside(prefix: str = DEFAULT_PREFIX) -> Shared:
+    """All that the reader can ask and hear."""
+    pairs = zip(_reading(prefix), _reading(prefix, OUTSIDE_API), strict=True)
+    return Shared(dict(pairs), _heard_outside(prefix))
+
+
 def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
     """What a role may do. Raises KeyError for a role that there is not."""
     reads = _reading(prefix)
@@ -129,7 +154,7 @@ def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
             ],
             [_inbox(SCHEDULER), *hears],
         ),
-        READER: Permissions(reads, [_inbox(READER), *(f"{prefix}.{kind}.>" for kind in LOG_CLASSES), *hears]),
+        READER: Permissions(_reading(prefix, OUTSIDE_API), _heard_outside(prefix)),
         OPERATOR: Permissions(
             ["$JS.API.STREAM.CREATE.>", "$JS.API.STREAM.INFO.>", f"{prefix}.>", *reads], [_inbox(OPERATOR)]
         ),
@@ -143,7 +168,10 @@ def new_password() -> str:
 
 def make_credentials(roles: Iterable[str], known: Mapping[str, Credential]) -> dict[str, Credential]:
     """A credential for each role: the known one, or a new one with a random password."""
-    return {role: known.get(role) or Credential(role, new_password()) for role in roles}
+    made = {role: known.get(role) or Credential(role, new_password()) for role in roles}
+    if READER in made:
+        made[READER] = msgspec.structs.replace(made[READER], api=OUTSIDE_API)
+    return made
 
 
 def read_credentials(path: Path) -> dict[str, Credential]:

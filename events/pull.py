@@ -157,7 +157,7 @@ class Pull:
             }
             try:
                 await self._connection.publish(
-                    f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
+                    f"{self._connection.api_prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
                     msgspec.json.encode(body),
                     reply=self._inbox,
                 )

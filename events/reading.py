@@ -76,7 +76,7 @@ async def read_direct(connection: Connection, stream: str, query: dict[str, Any]
     """Up to `batch` entries for a query (`seq` or `start_time`) from some replica: it may lag, and may have gaps.
     Raises NoAnswerError."""
     answers = await connection.request_many(
-        f"$JS.API.DIRECT.GET.{stream}",
+        f"{connection.api_prefix}.DIRECT.GET.{stream}",
         msgspec.json.encode({**query, "batch": batch}),
         lambda answer: status_of(answer.headers) != 0,
         timeout_s=5.0,

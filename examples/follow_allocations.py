@@ -13,9 +13,10 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 async def follow(url: str, reader: dict[str, str], after: int = 0) -> None:
     """Print each allocation whose sequence is greater than `after`, for ever."""
     inbox = f"_INBOX.{reader['user']}"
-    connection = await nats.connect(url, inbox_prefix=inbox, max_reconnect_attempts=-1, **reader)
+    user, password = reader["user"], reader["password"]
+    connection = await nats.connect(url, user=user, password=password, inbox_prefix=inbox, max_reconnect_attempts=-1)
     start = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=after + 1)
-    messages = await connection.jetstream().subscribe(
+    messages = await connection.jetstream(prefix=reader["api"]).subscribe(
         "muster.decision.*.job-allocated", stream="MUSTER_LOG", config=start, ordered_consumer=True, idle_heartbeat=0.5
     )
     async for message in messages.messages:

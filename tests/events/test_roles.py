@@ -10,7 +10,7 @@ from log_cases import COMMAND, DECISION, SUBMISSION, Connect, decision, fact, fo
 
 from muster.events.agent_link import NatsAgentLink, commands
 from muster.events.beats import NatsBeats
-from muster.events.broker import Broker
+from muster.events.broker import Broker, BrokerCluster
 from muster.events.connection import NOT_PERMITTED, ApiError, Connection
 from muster.events.jetstream import JetStreamLog
 from muster.events.lease import NatsLease
@@ -228,9 +228,42 @@ async def test_what_a_consumer_delivers_never_becomes_an_entry_or_a_request(
         assert (await operator.api(f"STREAM.INFO.{kept}"))["state"]["messages"] == messages
 
 
+@pytest.mark.parametrize("target", ["muster.submission.default", "muster.command.node-1", "$KV.MUSTER_LEASE.leader"])
+async def test_what_a_reader_asks_for_is_answered_to_nobody_else(target: str, connect: Connect) -> None:
+    operator, agent, reader = await connect("operator"), await connect("agent-node-1"), await connect("reader")
+    await agent.request("muster.node.node-1.worker-started", b"{}")
+    api = reader.api_prefix
+    config = {"name": "mine", "deliver_policy": "all", "ack_policy": "none"}
+    await reader.api("CONSUMER.CREATE.MUSTER_LOG.mine", {"stream_name": "MUSTER_LOG", "config": config})
+    for subject, body in (
+        (f"{api}.STREAM.INFO.MUSTER_LOG", b""),
+        (f"{api}.STREAM.MSG.GET.MUSTER_LOG", b'{"seq":1}'),
+        (f"{api}.DIRECT.GET.MUSTER_LOG", b'{"seq":1}'),
+        (f"{api}.CONSUMER.INFO.MUSTER_LOG.mine", b""),
+        (f"{api}.CONSUMER.MSG.NEXT.MUSTER_LOG.mine", b'{"batch":1}'),
+    ):
+        await reader.publish(subject, body, reply=target)
+    assert (await reader.api("STREAM.INFO.MUSTER_LOG"))["state"]["messages"] == 1
+    for kept, messages in (("MUSTER_LOG", 1), ("KV_MUSTER_LEASE", 0)):
+        assert (await operator.api(f"STREAM.INFO.{kept}"))["state"]["messages"] == messages
+
+
 async def test_an_append_that_is_not_permitted_says_so_at_once(connect: Connect) -> None:
     log = await JetStreamLog.open(await connect("reader"))
     with pytest.raises(LogError, match=f"reader may not publish {SUBMISSION}"):
         await log.append(fact(1), timeout_s=60)
     with pytest.raises(LogError, match="may not publish"):
         await log.append_fenced(decision(1), 0, timeout_s=60)
+
+
+async def test_a_reader_follows_a_log_on_three_brokers_from_each_of_them(cluster: BrokerCluster) -> None:
+    writer = await Connection.open(cluster.urls, cluster.credentials["operator"])
+    log = await JetStreamLog.open(writer)
+    await log.append_batch([fact(number) for number in range(1, 700)])
+    for url in cluster.urls:
+        reader = await Connection.open([url], cluster.credentials["reader"])
+        outside = await JetStreamLog.open(reader)
+        assert len(await outside.read(1, 600)) == 600
+        assert len(await follow(outside, 1, 699)) == 699
+        await reader.close()
+    await writer.close()
