@@ -12,6 +12,10 @@ from muster.events import types as t
 
 SUSPECT_NS: Final = 10 * SECOND_NS
 LONGEST_GAP_NS: Final = 5 * SECOND_NS
+SPARE_LIVES: Final = 16
+
+_Life = tuple[str, str]
+"""A node, and the incarnation of one life of its agent: what another life beats says nothing of this one."""
 
 
 class Watch:
@@ -21,8 +25,9 @@ class Watch:
         self._suspect_ns: Final = suspect_ns
         self._counted_ns = 0
         self._last_proof_ns: int | None = None
-        self._heard: Final[dict[str, tuple[str, int]]] = {}  # node → (incarnation, counted time of its last beat)
-        self._beat_ns: Final[dict[str, int]] = {}  # node → server's timestamp of the last beat read
+        self._heard: Final[dict[_Life, int]] = {}  # counted time of its last beat
+        self._seen: Final[dict[str, tuple[str, int]]] = {}  # node → (incarnation, counted time of its first sight)
+        self._beat_ns: Final[dict[_Life, int]] = {}  # server's timestamp of the last beat read
 
     def proof(self, now_ns: int) -> None:
         """The broker was heard at monotonic time `now_ns`."""
@@ -33,13 +38,14 @@ class Watch:
     def beat(self, node: str, incarnation: str, now_ns: int) -> None:
         """A node's beat arrived."""
         self.proof(now_ns)
-        self._heard[node] = (incarnation, self._counted_ns)
+        self._heard[node, incarnation] = self._counted_ns
 
     def stored_beat(self, node: str, incarnation: str, timestamp_ns: int) -> None:
         """A node's last stored beat was read: a newer one than before counts as heard."""
-        if timestamp_ns > self._beat_ns.get(node, 0):
-            self._beat_ns[node] = timestamp_ns
-            self._heard[node] = (incarnation, self._counted_ns)
+        life = node, incarnation
+        if timestamp_ns > self._beat_ns.get(life, 0):
+            self._beat_ns[life] = timestamp_ns
+            self._heard[life] = self._counted_ns
 
     def silent(self, state: State) -> list[str]:
         """Nodes to be suspected now, if their last stored beat does not say otherwise."""
@@ -59,22 +65,35 @@ class Watch:
             t.NodeSuspected(
                 name,
                 state.nodes[name].incarnation,
-                self._beat_ns.get(name, 0),
+                self._beat_ns.get((name, state.nodes[name].incarnation), 0),
                 self._silence_ns(state.nodes[name]) // 1_000_000,
             )
             for name in self.silent(state)
         ]
         for node in state.nodes.values():
-            heard = self._heard.get(node.name)
-            if heard is None or node.status != "suspect" or heard[0] != node.incarnation:
+            heard_ns = self._heard.get((node.name, node.incarnation))
+            if heard_ns is None or node.status != "suspect":
                 continue
-            if self._counted_ns - heard[1] < self._suspect_ns:
+            if self._counted_ns - heard_ns < self._suspect_ns:
                 found.append(t.NodeRecovered(node.name, node.incarnation))
+        if len(self._heard) > 2 * len(state.nodes) + SPARE_LIVES:
+            self._forget(state)
         return found
+
+    def _forget(self, state: State) -> None:
+        """Lives that are over, and that nothing has been heard of for a while."""
+        current = {(node.name, node.incarnation) for node in state.nodes.values()}
+        for life, heard_ns in list(self._heard.items()):
+            if life not in current and self._counted_ns - heard_ns >= self._suspect_ns:
+                del self._heard[life]
+                self._beat_ns.pop(life, None)
 
     def _silence_ns(self, node: Node) -> int:
         """Counted time since the node's last beat; since it was first seen, where it has none in this life."""
-        heard = self._heard.get(node.name)
-        if heard is None or (heard[0] != node.incarnation and node.status == "ready"):
-            heard = self._heard[node.name] = (node.incarnation, self._counted_ns)
-        return self._counted_ns - heard[1]
+        heard_ns = self._heard.get((node.name, node.incarnation))
+        if heard_ns is not None:
+            return self._counted_ns - heard_ns
+        seen = self._seen.get(node.name)
+        if seen is None or seen[0] != node.incarnation:
+            seen = self._seen[node.name] = (node.incarnation, self._counted_ns)
+        return self._counted_ns - seen[1]

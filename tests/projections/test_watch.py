@@ -70,3 +70,24 @@ def test_a_new_life_begins_its_count_anew() -> None:
     watch.proof(12 * SECOND)
 
     assert watch.silent(script.cluster.state) == ["node-2"]
+
+
+def test_beats_of_another_life_do_not_make_up_for_silence() -> None:
+    script, watch = registered(), Watch()
+    state = script.cluster.state
+    for second in range(0, 30, 2):
+        watch.beat("node-1", "an-earlier-life", second * SECOND)
+        watch.stored_beat("node-1", "an-earlier-life", second * SECOND)
+        watch.beat("node-2", "node-2-life-1", second * SECOND)
+        watch.observations(state)
+
+    assert watch.observations(state) == [t.NodeSuspected("node-1", "node-1-life-1", 0, 28_000)]
+
+
+def test_lives_that_are_over_are_forgotten() -> None:
+    script, watch = registered(), Watch()
+    for second in range(0, 2000, 2):
+        watch.beat("node-1", f"life-{second}", second * SECOND)
+        watch.observations(script.cluster.state)
+
+    assert len(watch._heard) < 100
