@@ -23,11 +23,13 @@ from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment
 from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
 from muster.api.process import StartError
+from muster.core.state import ENDED
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.inventory import DeviceSource, NvmlDevices
+from muster.projections.follower import Follower
 
 READY_S: Final = 60.0
 BROKER_LOOK_S: Final = 0.1
@@ -74,7 +76,7 @@ async def run_up(options: UpOptions) -> None:
             await stack.enter_async_context(agency(place, _settings(options, data, node), source, tasks))
             for node, source in devices.items()
         ]
-        await stack.enter_async_context(_ending_jobs(agents))
+        await stack.enter_async_context(_ending_jobs(agents, follower))
         scheduler = await stack.enter_async_context(scheduling(place, LEASE_HOLDER, follower, tasks))
         await _ready(tasks, scheduler.leading, *(agent.registered for agent in agents))
         stack.enter_context(_announced(data, server.url, broker, devices))
@@ -116,12 +118,13 @@ async def _keep_up(broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def _ending_jobs(agents: list[Agent]) -> AsyncGenerator[None, None]:
+async def _ending_jobs(agents: list[Agent], follower: Follower) -> AsyncGenerator[None, None]:
     """When the program is told to end, and only then, its jobs end too."""
     try:
         yield
     except asyncio.CancelledError:
-        click.echo("\nending the jobs: a signal, ten seconds, then all of their processes", err=True)
+        if any(job.attempt is not None and job.phase not in ENDED for job in follower.fold.cluster.state.jobs.values()):
+            click.echo("\nending what runs: it has ten seconds; what waits starts with the next `muster up`", err=True)
         await asyncio.gather(*(agent.stop(kill_jobs=True) for agent in agents))
         raise
 
