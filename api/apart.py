@@ -24,7 +24,7 @@ from muster.api.parts import (
     read_place,
     scheduling,
 )
-from muster.api.process import StartError
+from muster.api.process import make_folder
 from muster.events.credentials import SCHEDULER
 from muster.events.jetstream import JetStreamLog
 from muster.events.streams import set_up
@@ -42,10 +42,7 @@ class PartOptions:
 
     def prepare(self) -> Place:
         """The data folder made, the credentials read. Raises StartError."""
-        try:
-            self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StartError(f"{self.data} cannot be made: {error.strerror}") from error
+        make_folder(self.data)
         return read_place(self.connect, self.credentials, self.prefix)
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 
@@ -14,6 +16,16 @@ class StartError(Exception):
     def __init__(self, message: str, next_step: str = "") -> None:
         super().__init__(message)
         self.next_step = next_step
+
+
+def make_folder(path: Path) -> None:
+    """The data folder, for the owner alone. Raises StartError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StartError(f"{path} cannot be made: {error.strerror}", "give another folder with --data") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StartError(f"{path} cannot be written", "give another folder with --data")
 
 
 def run(main: Coroutine[Any, Any, None], *, verbose: bool) -> None:

@@ -22,7 +22,7 @@ from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment
 from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
-from muster.api.process import StartError
+from muster.api.process import StartError, make_folder
 from muster.core.state import ENDED
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
@@ -59,7 +59,7 @@ async def run_up(options: UpOptions) -> None:
     async with explained(), AsyncExitStack() as stack:
         check_address(options.host)
         data = options.data.absolute()
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(data)
         stack.enter_context(_locked(data))
         (data / ANNOUNCEMENT).unlink(missing_ok=True)  # of a run that was killed
         devices = await asyncio.to_thread(all_nodes, options.simulate, options.ports)

@@ -2,7 +2,7 @@
 field by a JSON pointer (RFC 6901)."""
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -68,7 +68,24 @@ def problem_of(error: msgspec.ValidationError) -> Problem:
         detail = f"unknown field; known here: {', '.join(_fields_at(pointer))}"
     elif _MISSING.search(detail):
         detail = "this field is required"
+    elif detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer))):
+        detail += f"; known here: {', '.join(known)}"
     return Problem(pointer, detail)
+
+
+def _type_at(pointer: str) -> Any:
+    kind: Any = JobSpec
+    for token in pointer.split("/")[1:]:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            kind = next((field.type for field in msgspec.structs.fields(kind) if field.name == token), None)
+    return kind
+
+
+def _choices(kind: Any) -> list[str]:
+    """The words that a type takes, wherever they stand in it."""
+    if get_origin(kind) is Literal:
+        return [word for word in get_args(kind) if isinstance(word, str)]
+    return [word for part in get_args(kind) for word in _choices(part)]
 
 
 def _fields_at(pointer: str) -> list[str]:

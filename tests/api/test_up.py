@@ -179,6 +179,7 @@ def test_only_one_up_uses_a_folder(tmp_path: Path) -> None:
         (("--host", "0.0.0.0"), "loopback"),  # the point: it is refused
         (("--simulate", "8 big ones"), "NODESxDEVICESxMODEL"),
         (("--ports", "all"), "FIRST-LAST"),
+        (("--data", "/proc/muster"), "give another folder with --data"),
     ],
 )
 def test_what_cannot_be_is_told(tmp_path: Path, words: tuple[str, ...], text: str) -> None:

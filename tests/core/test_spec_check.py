@@ -43,7 +43,9 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"nodes": 4, "gpus": 2}, "/nodes", "2 devices cannot be spread over 4 nodes"),
         ({"queue": "research"}, "/queue", "there is no queue 'research'; queues: default"),
         ({"where": {"nodes": ["Node 1"]}}, "/where/nodes/0", "regex"),
-        ({"retry": {"on": ["whim"]}}, "/retry/on/0", "Invalid enum value"),
+        ({"retry": {"on": ["whim"]}}, "/retry/on/0", "known here: node_fail, device_fault, failed"),
+        ({"nodes": "lots"}, "/nodes", "known here: any, fewest"),
+        ({"gpu": {"interconnect": "ib"}}, "/gpu/interconnect", "known here: any, none"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_field(fields: dict[str, Any], pointer: str, words: str) -> None:
