@@ -25,6 +25,8 @@ LONGEST_PAUSE_S: Final = 0.3
 LONGEST_LIFE_S: Final = 4.0
 OUTAGES: Final = ("outage", "outage", "freeze node-1", "freeze node-2")
 SHORT_LEASE_S: Final = 4.0
+SHORT_NAPS_S: Final = (0.08,)
+LONG_NAPS_S: Final = (0.1, 0.1, 0.1, 8.0)
 PATIENT: Final = {"max_attempts": 20}
 
 
@@ -50,7 +52,7 @@ class Task(NamedTuple):
         return f"job-{self.number}"
 
 
-def tasks_of(rng: random.Random, folder: Path, longest_nap_s: float, retry: dict[str, int]) -> list[Task]:
+def tasks_of(rng: random.Random, folder: Path, naps_s: Sequence[float], retry: dict[str, int]) -> list[Task]:
     """Jobs of one device, of several, of none, and gangs over two nodes."""
     endless = set(rng.sample(range(JOBS), ENDLESS))
     tasks = []
@@ -63,7 +65,7 @@ def tasks_of(rng: random.Random, folder: Path, longest_nap_s: float, retry: dict
             {"gpus": 2 * rng.randrange(1, 4), "nodes": 2},
             {"cpus": 1},
         )
-        nap = "wait" if code is None else round(rng.uniform(0.02, longest_nap_s), 3)
+        nap = "wait" if code is None else round(rng.uniform(0.02, rng.choice(naps_s)), 3)
         spec = {"command": work(folder, code or 0, nap), "retry": retry, **rng.choice(shapes)}
         tasks.append(Task(number, code, round(rng.uniform(0, LONGEST_LIFE_S), 3), spec))
     return tasks
@@ -102,7 +104,7 @@ async def play(folder: Path, seed: int, *, brokers: int = 1, schedulers: int = 1
     print(f"seed {seed}, {brokers} brokers, {schedulers} schedulers, outages: {outages}")  # noqa: T201  # if it fails
     rng = random.Random(seed)
     prepare(folder)
-    tasks = tasks_of(rng, folder, 1.0, PATIENT) if outages else tasks_of(rng, folder, 0.08, {})
+    tasks = tasks_of(rng, folder, LONG_NAPS_S, PATIENT) if outages else tasks_of(rng, folder, SHORT_NAPS_S, {})
     faults = faults_of(rng, schedulers, OUTAGES if outages else ())
     lease_s = SHORT_LEASE_S if outages else 120.0
     site = Site(folder, brokers=brokers, schedulers=schedulers, lease_s=lease_s)

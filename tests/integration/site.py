@@ -13,8 +13,8 @@ from integration.processes import Part, kill_processes, until, until_answer
 from integration.user import User
 
 from muster.events.broker import Broker, BrokerCluster
-from muster.events.connection import Credential
-from muster.events.credentials import API, READER, SCHEDULER, agent_role, write_credentials
+from muster.events.connection import Connection, Credential, raise_for_error
+from muster.events.credentials import API, READER, SCHEDULER, agent_role, lease_bucket, write_credentials
 from muster.events.streams import StreamLimits, set_up
 
 NODES: Final = ("node-1", "node-2")
@@ -114,3 +114,11 @@ class Site(User):
         """The scheduler that leads, as the log has it."""
         holder = (await self.get("/v1/state"))["leader"]
         return next(part for part in self.parts.values() if holder.endswith(f"-{part.pid}"))
+
+    async def drop_lease(self) -> None:
+        """Make the lease anybody's; who holds it learns of that when it next renews it."""
+        connection = await Connection.open(self._cluster.urls, self._cluster.credentials[SCHEDULER], "thief")
+        try:
+            raise_for_error((await connection.request(f"$KV.{lease_bucket()}.leader", b"")).payload)
+        finally:
+            await connection.close()
