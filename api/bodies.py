@@ -1,6 +1,8 @@
 """Bodies of requests: JSON or TOML, of a limited size, refused with the place of whatever is wrong."""
 
+import asyncio
 import json
+import re
 import tomllib
 from typing import Any, Final, TypeVar
 
@@ -12,15 +14,26 @@ from muster.core.spec_check import SpecError, check_spec, problem_of
 from muster.events.spec import JobSpec
 
 BODY_LIMIT_BYTES: Final = 1 << 20
+TOML_LIMIT_BYTES: Final = 1 << 18
+"""A TOML parser takes seconds for a megabyte."""
 JSON_TYPE: Final = "application/json"
 TOML_TYPE: Final = "application/toml"
 T = TypeVar("T", bound=msgspec.Struct)
+
+DEEPEST_KEY: Final = 16
+_TEXT: Final = re.compile(  # each part takes all it can and gives nothing back: the time is linear
+    r'''"""(?:(?!""")(?:[^\\]|\\.))*+(?:""")?|\'{3}(?:(?!\'{3}).)*+(?:\'{3})?'''
+    r"""|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|#[^\n]*+""",
+    re.DOTALL,
+)
+_BLANKS: Final = re.compile(r"[ \t]+")
+_LONG_KEY: Final = re.compile(rf"(?:\.[A-Za-z0-9_-]+){{{DEEPEST_KEY}}}")
 
 
 async def read_spec(request: web.Request) -> JobSpec:
     """The job that a body asks for, checked. Raises ApiError that points at each field that cannot be right."""
     body = await request.read()
-    raw = _toml(body) if request.content_type == TOML_TYPE else _json(body)
+    raw = await asyncio.to_thread(_toml, body) if request.content_type == TOML_TYPE else _json(body)
     try:
         return check_spec(raw)
     except SpecError as error:
@@ -34,10 +47,17 @@ async def read_spec(request: web.Request) -> JobSpec:
 
 
 def _toml(body: bytes) -> dict[str, Any]:
+    if len(body) > TOML_LIMIT_BYTES:
+        detail = f"at most {TOML_LIMIT_BYTES} bytes of TOML are taken"
+        raise ApiError(413, "too_large", "the body is too large", detail=detail, next_step="send it as JSON")
     try:
-        return tomllib.loads(body.decode())
+        text = body.decode()
+        long_key = _LONG_KEY.search(_BLANKS.sub("", _TEXT.sub("t", text)))
+        if not long_key:
+            return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise _broken("TOML", str(error) or "nested too deeply") from error
+    raise _broken("TOML", f"a key has more than {DEEPEST_KEY} parts")  # a parser's time grows with their cube
 
 
 def _json(body: bytes) -> Any:

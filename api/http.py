@@ -69,6 +69,8 @@ def _check_origin(request: web.Request) -> None:
             detail=authority[:200],
             next_step="use http://127.0.0.1:PORT or http://localhost:PORT",
         )
+    if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a browser says so of reads too, which name no Origin
+        raise ApiError(403, "wrong_origin", "a page of another site may not use this server")
     origin = request.headers.get("Origin")
     if origin is not None and not _is_loopback(_host_of(origin.partition("//")[2])):
         raise ApiError(403, "wrong_origin", "a page of another site may not use this server", detail=origin[:200])

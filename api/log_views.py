@@ -62,7 +62,7 @@ UNREADABLE: Final = "unreadable"
 
 
 class _Tag(msgspec.Struct):
-    type: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9]*\.[0-9]+$")]
+    type: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9]*\.[0-9]+$(?!\n)")]
 
 
 _tag_decoder: Final = msgspec.json.Decoder(_Tag)

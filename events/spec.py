@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$(?!\n)"
+"""Some languages' `$` lets a line's end follow: hence what comes after it."""
 LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
@@ -68,7 +69,7 @@ class JobSpec(_Part, frozen=True):
     where: WhereSpec = WhereSpec()
     retry: RetrySpec = RetrySpec()
     env: Annotated[
-        dict[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")], Argument],
+        dict[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)")], Argument],
         msgspec.Meta(max_length=1024),
     ] = msgspec.field(default_factory=dict)
     workdir: Annotated[str, msgspec.Meta(max_length=4096)] | None = None

@@ -47,10 +47,20 @@ async def test_toml_is_taken_like_json(harness: Harness, http: aiohttp.ClientSes
     assert event.spec.gpu.memory == 40 * 1024
 
 
+async def test_dots_in_text_are_no_long_key_and_toml_has_a_limit(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    dots = ".x" * 50
+    body = f'gpus = 1\nlabels.\'a{dots}\' = \'1\'\ncommand = """a{dots} # a{dots}\n""" # a{dots}\n'
+    for text, status in ((body, 201), (body + "#" * 262_144, 413)):
+        async with http.post("/v1/jobs", data=text, headers={"Content-Type": "application/toml"}) as answer:
+            assert answer.status == status
+
+
 @pytest.mark.parametrize(
     ("body", "pointer", "word"),
     [
         (JOB | {"gpu_count": 2}, "/gpu_count", "unknown field"),
+        (JOB | {"env": {"A\n": "1"}}, "/env", "matching regex"),
         (JOB | {"gpu": {"memroy": 1}}, "/gpu/memroy", "unknown field"),
         (JOB | {"gpus": -1}, "/gpus", "0"),
         ({"command": ["true"]}, "/gpus", "neither"),
@@ -99,6 +109,8 @@ async def test_what_no_node_could_ever_hold_may_wait_for_capacity(
         (b"{", "application/json", "line 1, column 2"),
         (b'command = "true"\ngpus = = 1\n', "application/toml", "line 2, column 8"),
         (b"\xff\xfe", "application/toml", "utf-8"),
+        (b" . ".join([b"a", b'"b"'] * 10_000) + b" = 1", "application/toml", "more than 16 parts"),
+        (b'command = "' + b'\\"' * 100_000, "application/toml", "Unterminated string"),
         (b'{"a": "\xff"}', "application/json", "utf-8"),
         (b"[" * 100_000, "application/json", ""),
         (b"", "application/json", "line 1, column 1"),
@@ -147,6 +159,8 @@ async def test_loopback_names_are_answered(http: aiohttp.ClientSession, host: st
 
 
 async def test_a_page_of_another_site_is_refused(harness: Harness, http: aiohttp.ClientSession) -> None:
+    async with http.get("/v1/state", headers={"Sec-Fetch-Site": "cross-site"}) as answer:
+        assert answer.status == 403
     async with http.post("/v1/jobs", json=JOB, headers={"Origin": "https://evil.example"}) as answer:
         assert answer.status == 403
         await _problem(answer)
