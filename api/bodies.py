@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from muster.api.problems import ApiError, FieldError
-from muster.core.spec_check import SpecError, check_spec, problem_of
+from muster.core.spec_check import SpecError, check_spec, convert
 from muster.events.spec import JobSpec
 
 BODY_LIMIT_BYTES: Final = 1 << 20
@@ -93,9 +93,7 @@ async def read_body(request: web.Request, kind: type[T]) -> T:
     """A small JSON body as a Struct; no body at all is one with every field left out."""
     raw = _json(await request.read() or b"{}")
     try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        found = problem_of(error)
-        raise ApiError(
-            422, "invalid_body", "the body is not as it must be", errors=[FieldError(found.pointer, found.detail)]
-        ) from error
+        return convert(raw, kind)
+    except SpecError as error:
+        found = [FieldError(problem.pointer, problem.detail) for problem in error.problems]
+        raise ApiError(422, "invalid_body", "the body is not as it must be", errors=found) from error

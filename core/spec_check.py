@@ -2,7 +2,8 @@
 field by a JSON pointer (RFC 6901)."""
 
 import re
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from functools import cache
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -14,9 +15,12 @@ from muster.events.spec import JobSpec
 QUEUES: Final = ("default",)
 MOST_WORKERS: Final = 256
 """Most nodes of one gang: its allocation and commands must fit one atomic append."""
-
+UNKNOWN_SHOWN: Final = 20
+NAME_LENGTH: Final = 128
+POINTER_LENGTH: Final = 256
 
 _ANY_GPU: Final = JobSpec(command="true").gpu
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Problem(NamedTuple):
@@ -36,48 +40,89 @@ class SpecError(Exception):
 
 _AT: Final = re.compile(r" - at `\$([^`]*)`$")
 _KEY_AT: Final = re.compile(r" - at `key` in `\$([^`]*)`$")
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def check_spec(raw: Any) -> JobSpec:
-    """The specification in a decoded TOML or JSON value, its sizes in MiB. Raises SpecError."""
-    try:
-        spec = msgspec.convert(raw, JobSpec)
-    except msgspec.ValidationError as error:
-        raise SpecError([problem_of(error)]) from None
+    """The specification in a decoded TOML or JSON value, its sizes in MiB and its name the program's where it has
+    none. Raises SpecError."""
+    spec = convert(raw, JobSpec)
+    if "name" not in raw:
+        spec = msgspec.structs.replace(spec, name=_program_name(spec.command))
     problems = _own_problems(spec)
     if problems:
         raise SpecError(problems)
     return _with_sizes_in_mib(spec)
 
 
-def problem_of(error: msgspec.ValidationError) -> Problem:
-    """A decoder's complaint as a problem: the path as a pointer, and a next step where the field is unknown."""
+def convert(raw: Any, kind: type[T]) -> T:
+    """A decoded TOML or JSON value as a Struct. Raises SpecError, which names every unknown field."""
+    problems: list[Problem] = []
+    known = _known_part(raw, kind, "", problems)
+    if len(problems) > UNKNOWN_SHOWN:
+        problems[UNKNOWN_SHOWN:] = [Problem("", f"and {len(problems) - UNKNOWN_SHOWN} more unknown fields")]
+    try:
+        converted = msgspec.convert(known, kind)
+    except msgspec.ValidationError as error:
+        problems.append(_problem_of(error, kind))
+    if problems:
+        raise SpecError(problems)
+    return converted
+
+
+def _known_part(raw: Any, kind: Any, pointer: str, unknown: list[Problem]) -> Any:
+    """`raw` without the fields that `kind` does not have; those are added to `unknown`."""
+    if not isinstance(raw, dict) or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return raw
+    kinds = _fields(kind)
+    known = {}
+    for name, value in raw.items():
+        place = f"{pointer}/{_token(name)}"
+        if name in kinds:
+            known[name] = _known_part(value, kinds[name], place, unknown)
+        else:
+            unknown.append(Problem(place, f"unknown field; known here: {', '.join(sorted(kinds))}"))
+    return known
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _token(name: str) -> str:
+    """A field's name within a pointer; one that is long beyond reason is cut."""
+    return name[:POINTER_LENGTH].replace("~", "~0").replace("/", "~1")
+
+
+def _program_name(command: str | list[str]) -> str:
+    """The program's name without its folders: that of the first word which is no assignment of a variable."""
+    words = command.split() if isinstance(command, str) else command[:1]
+    program = next((word for word in words if not _ASSIGNMENT.match(word)), "")
+    name = program.strip("\"'(){};&|").rstrip("/").rpartition("/")[2]
+    return "".join(letter for letter in name[:NAME_LENGTH] if letter.isprintable()) or "job"
+
+
+def _problem_of(error: msgspec.ValidationError, kind: Any) -> Problem:
+    """A decoder's complaint as a problem: the path as a pointer, and the words that would do."""
     text = str(error)
     where = _AT.search(text) or _KEY_AT.search(text)
     path = where[1] if where else ""
     tokens = [token.strip("[].") for token in re.findall(r"\.[^.\[]+|\[[^\]]*\]", path)]
     pointer = "".join(f"/{token}" for token in tokens if token)  # a map's member is not named: then the map is
     detail = text[: where.start()] if where else text
-    for pattern in (_UNKNOWN, _MISSING):
-        named = pattern.search(detail)
-        if named:
-            pointer = f"{pointer}/{named[1].replace('~', '~0').replace('/', '~1')}"
-    if _UNKNOWN.search(detail):
-        detail = f"unknown field; known here: {', '.join(_fields_at(pointer))}"
-    elif _MISSING.search(detail):
-        detail = "this field is required"
-    elif detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer))):
+    if missing := _MISSING.search(detail):
+        return Problem(f"{pointer}/{missing[1]}", "this field is required")
+    if detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer, kind))):
         detail += f"; known here: {', '.join(known)}"
     return Problem(pointer, detail)
 
 
-def _type_at(pointer: str) -> Any:
-    kind: Any = JobSpec
+def _type_at(pointer: str, kind: Any) -> Any:
     for token in pointer.split("/")[1:]:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            kind = next((field.type for field in msgspec.structs.fields(kind) if field.name == token), None)
+            kind = _fields(kind).get(token)
     return kind
 
 
@@ -86,15 +131,6 @@ def _choices(kind: Any) -> list[str]:
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for part in get_args(kind) for word in _choices(part)]
-
-
-def _fields_at(pointer: str) -> list[str]:
-    kind: Any = JobSpec
-    for token in pointer.split("/")[1:-1]:
-        kind = next((field.type for field in msgspec.structs.fields(kind) if field.name == token), JobSpec)
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            return []
-    return sorted(field.name for field in msgspec.structs.fields(kind))
 
 
 def flaw(spec: JobSpec) -> str:

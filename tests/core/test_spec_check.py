@@ -54,6 +54,47 @@ def test_what_is_wrong_is_named_by_its_field(fields: dict[str, Any], pointer: st
     assert words in found[0][1]
 
 
+def test_every_unknown_field_is_named_and_so_is_what_else_is_wrong() -> None:
+    found = problems(gpuz=1, gpu={"memroy": 1, "compute": 7}, retry={"tries": 2}, **{"a/b": 1})
+
+    assert [pointer for pointer, _ in found] == ["/gpuz", "/gpu/memroy", "/retry/tries", "/a~1b", "/gpu/compute"]
+    assert found[2][1] == "unknown field; known here: max_attempts, on"
+
+
+def test_a_flood_of_unknown_fields_is_counted() -> None:
+    found = problems(**{f"x{number}": 1 for number in range(1000)})
+
+    assert len(found) == 21
+    assert found[-1] == ("", "and 980 more unknown fields")
+
+
+@pytest.mark.parametrize("raw", [None, 7, "x", [], [{}]])
+def test_what_is_no_table_is_told(raw: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_spec(raw)
+    assert caught.value.problems[0].detail.startswith("Expected `object`")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["/usr/bin/python3", "train.py"], "python3"),
+        (["./run.sh"], "run.sh"),
+        ("OMP_NUM_THREADS=1 ./bin/train --fast | tee log", "train"),
+        ("'/opt/my tools/x' y", "my"),
+        ("(cd /tmp; ls)", "cd"),
+        ("A=1 B=2", "job"),
+        ("   ", "job"),
+        (["/"], "job"),
+        (["x" * 1000], "x" * 128),
+        (["a\x1bb"], "ab"),
+    ],
+)
+def test_a_job_without_a_name_has_its_programs(command: Any, name: str) -> None:
+    assert check_spec({"command": command, "gpus": 1}).name == name
+    assert check_spec({"command": command, "gpus": 1, "name": "mine"}).name == "mine"
+
+
 def test_sizes_become_mib() -> None:
     spec = check_spec({"command": "x", "gpus": 1, "memory": "2GiB", "gpu": {"memory": "40GB"}})
 
