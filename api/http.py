@@ -17,8 +17,9 @@ from muster.api.answers import SEQUENCE_HEADER, problem
 from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
 from muster.api.http_types import Handler
 from muster.api.insight import AUDITING
+from muster.api.parameters import check_names
 from muster.api.problems import ApiError, no_such
-from muster.api.routes import ROUTES
+from muster.api.routes import QUERIES, ROUTES
 from muster.api.service import SERVICE, Service
 from muster.events.log import LogError
 
@@ -103,6 +104,8 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         _check_origin(request)
         _check_content(request)
+        if (known := QUERIES.get(request.match_info.handler)) is not None:
+            check_names(request, known)
         return await handler(request)
     except ApiError as error:
         return problem(error)

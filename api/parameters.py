@@ -1,18 +1,34 @@
 """Query parameters and headers, checked: whatever cannot be understood is refused with its name."""
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from aiohttp import web
 
-from muster.api.problems import bad_parameter
+from muster.api.problems import ApiError, FieldError, bad_parameter
 
 USER_HEADER: Final = "Muster-User"
 KEY_HEADER: Final = "Idempotency-Key"
 ANONYMOUS: Final = "anonymous"
+UNKNOWN_SHOWN: Final = 20
 _USER: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}$")
 _KEY: Final = re.compile(r"^[!-~]{1,255}$")
 _INTEGER: Final = re.compile(r"^[0-9]{1,18}$")
+
+
+def check_names(request: web.Request, known: Collection[str]) -> None:
+    """Refuse a query with parameters that are not `known`: a misspelt filter must not widen an answer."""
+    unknown = [name[:128] for name in dict.fromkeys(request.query) if name not in known]
+    if unknown:
+        detail = f"known here: {', '.join(sorted(known)) or 'none'}"
+        raise ApiError(
+            400,
+            "unknown_parameter",
+            "no such parameter",
+            detail=detail,
+            errors=[FieldError(name, f"unknown parameter; {detail}") for name in unknown[:UNKNOWN_SHOWN]],
+        )
 
 
 def integer(request: web.Request, name: str, default: int, low: int, high: int = 10**18) -> int:

@@ -40,6 +40,11 @@ class Route(NamedTuple):
         return self.path.replace("{id}", r"{id:[0-9]{1,18}}")
 
     @property
+    def query(self) -> frozenset[str]:
+        """The names of its query parameters."""
+        return frozenset(name for name in self.parameters if not name[0].isupper())
+
+    @property
     def operation_id(self) -> str:
         """A name for the operation."""
         return self.handler.__name__
@@ -99,3 +104,6 @@ ROUTES: Final = (
     Route("GET", "/openapi.json", documents.openapi_json, "This document", "application/json"),
     Route("GET", "/asyncapi.json", documents.asyncapi_json, "The events of the log", "application/json"),
 )  # fmt: skip
+
+QUERIES: Final = {route.handler: route.query for route in ROUTES}
+"""Handler → the query parameters that it reads."""

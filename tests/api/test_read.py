@@ -303,6 +303,27 @@ async def test_a_log_that_is_away_is_told_and_reads_go_on(
         assert answer.headers["Muster-Seq"] == "1"
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/queue", "/v1/events", "/v1/state", "/v1/audit", "/healthz"])
+async def test_an_unknown_parameter_is_refused_with_the_known_ones(http: aiohttp.ClientSession, path: str) -> None:
+    status, problem = await _status(http, path, stat="R", usr="ada")
+    assert (status, problem["code"]) == (400, "unknown_parameter")
+    assert [error["pointer"] for error in problem["errors"]] == ["stat", "usr"]
+
+
+async def test_an_unknown_parameter_of_a_list_of_jobs(http: aiohttp.ClientSession) -> None:
+    _, problem = await _status(http, "/v1/jobs", stat="R")
+    assert problem["detail"] == "known here: after, at, limit, min_seq, queue, state, user"
+
+
+async def test_an_unknown_parameter_changes_nothing(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    async with http.post("/v1/jobs", json={"command": "x", "gpus": 1}, params={"wait": 1}) as answer:
+        assert answer.status == 400
+    async with http.post("/v1/nodes/node-1/uncordon", params={"force": 1}) as answer:
+        assert answer.status == 400
+    assert len(harness.log.entries) == 1
+
+
 async def test_health_and_unknown_paths(http: aiohttp.ClientSession) -> None:
     assert (await _get(http, "/healthz"))["status"] == "ok"
     assert (await _get(http, "/readyz"))["status"] == "ready"
