@@ -16,6 +16,7 @@ from muster.core.decide import exclusions, holds_back, place_with_port
 from muster.core.order import ENGINE_VERSION, ORDER, POLICY
 from muster.core.placement import place
 from muster.core.resources import Demand
+from muster.core.spec_check import capacity_problems
 from muster.core.state import Job, Node
 from muster.events import types as t
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib, device_environment, rendezvous
@@ -59,11 +60,12 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
 
 class AllocationStep(msgspec.Struct, frozen=True):
-    """What it holds, or would get now if it were its turn; `why` in words, with numbers."""
+    """What it holds, or would get now if it were its turn; `free_devices` have the room asked of each; `why` in words,
+    with numbers."""
 
     fits: bool
     asked_devices: int
-    idle_devices: int
+    free_devices: int
     workers: list[WorkerPlace]
     why: str
 
@@ -113,14 +115,14 @@ def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
 def _explain_placed(cluster: Cluster, job: Job) -> Explanation:
     attempt = job.attempt
     if attempt is None:
-        step = AllocationStep(fits=False, asked_devices=job.spec.gpus, idle_devices=0, workers=[], why="never placed")
+        step = AllocationStep(fits=False, asked_devices=job.spec.gpus, free_devices=0, workers=[], why="never placed")
         summary = job.reason or f"is {job.phase}"
         return Explanation(job.id, job.phase, cluster.state.sequence, summary, None, None, step, [])
     workers = [WorkerPlace(worker.rank, worker.node, worker.devices) for worker in attempt.workers]
     step = AllocationStep(
         fits=True,
         asked_devices=job.spec.gpus,
-        idle_devices=0,
+        free_devices=0,
         workers=workers,
         why=f"entry {attempt.allocated}: {attempt.why}",
     )
@@ -231,32 +233,37 @@ def _host_reason(room: NodeRoom, demand: Demand, devices: int) -> str:
 def _allocation(cluster: Cluster, job: Job) -> AllocationStep:
     demand = cluster.demand(job)
     room = cluster.room()
-    idle = _idle_devices(room, demand)
+    free = _free_devices(room, demand)
     found, _ = place_with_port(room, demand, exclusions(job, cluster.state.time_at), job.id)
     if found is not None:
         workers = [WorkerPlace(rank, share.node, list(share.devices)) for rank, share in enumerate(found.shares)]
         return AllocationStep(
-            fits=True, asked_devices=demand.gpus, idle_devices=idle, workers=workers, why=f"fits now: {found.why}"
+            fits=True, asked_devices=demand.gpus, free_devices=free, workers=workers, why=f"fits now: {found.why}"
         )
-    why = _what_is_missing(cluster, room, demand, idle)
-    return AllocationStep(fits=False, asked_devices=demand.gpus, idle_devices=idle, workers=[], why=why)
+    why = _what_is_missing(cluster, job, room, free)
+    return AllocationStep(fits=False, asked_devices=demand.gpus, free_devices=free, workers=[], why=why)
 
 
-def _idle_devices(room: Capacity, demand: Demand) -> int:
-    return sum(pool.idle_devices for pool in room.models.values() if not demand.models or pool.model in demand.models)
+def _free_devices(room: Capacity, demand: Demand) -> int:
+    """How many devices of nodes that take new work have the room asked of each."""
+    models = room.models.keys() & set(demand.models) if demand.models else room.models.keys()
+    rooms = [each for each in room.rooms.values() if each.available]
+    return sum(len(each.fitting(model, demand)) for each in rooms for model in models)
 
 
-def _what_is_missing(cluster: Cluster, room: Capacity, demand: Demand, idle: int) -> str:
-    if place(cluster.hardware, demand) is None:
-        if demand.linked and place(cluster.hardware, demand._replace(linked=False)) is not None:
-            return "can never be placed as the cluster is: the nodes that could hold it are not linked by one fabric"
-        return "can never be placed as the cluster is, even with nothing running"
+def _what_is_missing(cluster: Cluster, job: Job, room: Capacity, free: int) -> str:
+    demand = cluster.demand(job)
+    are_free = "are idle" if demand.exclusive else "have room for it"
+    problems = capacity_problems(job.spec, cluster.hardware)
+    if problems:
+        return f"can never be placed as the cluster is: {problems[0].detail}"
     if place(room, demand) is not None:
         return "waits for a rendezvous port, or for a node that it is not kept from"
     if not demand.gpus:
         return f"waits for a node with {demand.cpus} CPUs and {demand.memory_mib} MiB of host memory free"
+    asked = f"waits for {demand.gpus} device{'s' if demand.gpus > 1 else ''}"
     if demand.linked and place(room, demand._replace(linked=False)) is not None:
-        return f"waits for {demand.gpus} devices on nodes of one fabric: {idle} are idle, but not on linked nodes"
-    if idle < demand.gpus:
-        return f"waits for {demand.gpus} devices; {idle} are idle"
-    return f"waits for {demand.gpus} devices together; {idle} are idle, but not where its other needs are met"
+        return f"{asked} on nodes of one fabric: {free} {are_free}, but not on linked nodes"
+    if free < demand.gpus:
+        return f"{asked}; {free} {are_free}"
+    return f"{asked} together; {free} {are_free}, but not where its other needs are met"

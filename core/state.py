@@ -111,6 +111,7 @@ class Job(msgspec.Struct, gc=False):
     started_ns: int = 0  # first worker of the first attempt
     ended_ns: int = 0
     cancelled_by: str = ""
+    cancel_reason: str = ""
     excluded: dict[str, int] = {}  # node → logical time until which the job is not placed there
 
 

@@ -224,7 +224,7 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     retry = job.spec.retry
     failure = attempt.failure
     if job.cancelled_by:
-        end(cluster, job, "CANCELLED", f"cancelled by {job.cancelled_by}")
+        _end_cancelled(cluster, job)
     elif failure is None and attempt.stop is None:
         job.exit_code = 0
         end(cluster, job, "COMPLETED", "")
@@ -237,6 +237,11 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     else:
         job.exit_code = attempt.exit_code
         end(cluster, job, "NODE_FAIL" if failure == "node_fail" else "FAILED", job.reason)
+
+
+def _end_cancelled(cluster: Cluster, job: Job) -> None:
+    why = f": {job.cancel_reason}" if job.cancel_reason else ""
+    end(cluster, job, "CANCELLED", f"cancelled by {job.cancelled_by}{why}")
 
 
 def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
@@ -306,13 +311,14 @@ def job_cancel_requested(cluster: Cluster, event: t.JobCancelRequested) -> str |
     if job.phase in ENDED or job.cancelled_by:
         return f"job {job.id} has ended, or is cancelled already"
     job.cancelled_by = event.user
+    job.cancel_reason = event.reason
     attempt = job.attempt
     if job.phase == "PENDING":
         cluster.dequeue(job)
-        end(cluster, job, "CANCELLED", f"cancelled by {event.user}")
+        _end_cancelled(cluster, job)
     elif attempt is not None and attempt.over:
         attempt.over = False
-        end(cluster, job, "CANCELLED", f"cancelled by {event.user}")
+        _end_cancelled(cluster, job)
     elif attempt is not None:
         attempt.stop = attempt.stop or "cancelled"
         job.phase = "STOPPING"

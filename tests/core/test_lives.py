@@ -73,6 +73,16 @@ def test_a_waiting_job_is_cancelled_at_once() -> None:
     assert script.settle() == []
 
 
+def test_the_reason_of_a_cancellation_is_kept() -> None:
+    script, job = one_running()
+
+    script.append(t.JobCancelRequested(job, "ada", "wrong data"))
+    script.settle()
+    script.exit(job, None, reason="stopped")
+
+    assert script.job(job).reason == "cancelled by ada: wrong data"
+
+
 def test_a_running_job_is_stopped_and_its_devices_come_back_only_then() -> None:
     script, job = one_running(8)
     waiting = script.submit(spec(16, nodes=2))

@@ -39,7 +39,7 @@ def test_explain_shows_four_steps_for_the_one_that_waits() -> None:
     }
     assert answer.order is not None
     assert (answer.order.place, answer.order.waiting, answer.order.held_back_by) == (1, 1, 0)
-    assert (answer.allocation.fits, answer.allocation.asked_devices, answer.allocation.idle_devices) == (False, 4, 2)
+    assert (answer.allocation.fits, answer.allocation.asked_devices, answer.allocation.free_devices) == (False, 4, 2)
     assert answer.environment == []
     assert answer.summary == "waits for 4 devices; 2 are idle"
 

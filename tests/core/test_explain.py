@@ -1,0 +1,52 @@
+"""What a waiting job is told, beyond the worked case."""
+
+from cluster_script import Script, spec
+
+from muster.core.explain import explain
+from muster.events import types as t
+from muster.events.spec import GpuSpec, WhereSpec
+
+
+def test_a_share_is_told_how_many_devices_have_room_for_it() -> None:
+    script = Script()
+    script.node("node-1", 2)
+    for _ in range(2):
+        script.submit(spec(1, gpu=GpuSpec(compute=0.6, memory=1024)))
+    script.settle()
+
+    fits = script.submit(spec(1, gpu=GpuSpec(compute=0.4, memory=1024)))
+    waits = script.submit(spec(2, gpu=GpuSpec(compute=0.5, memory=1024)))
+
+    assert explain(script.cluster, fits).allocation.free_devices == 2
+    assert explain(script.cluster, waits).allocation.why == "waits for 2 devices; 0 have room for it"
+
+
+def test_what_can_never_be_placed_is_told_why() -> None:
+    script = Script()
+    script.node("node-1")
+
+    job = script.submit(spec(1, where=WhereSpec(labels={"rack": "r9"})))
+
+    expected = "can never be placed as the cluster is: no node has the label rack = r9"
+    assert explain(script.cluster, job).summary == expected
+
+
+def test_each_node_is_counted_under_the_reason_that_shuts_it_out() -> None:
+    script = Script()
+    for number in (1, 2, 3):
+        script.node(f"node-{number}")
+    script.append(t.NodeCordoned("node-1", "ada", "fan"))
+    script.append(t.NodeSuspected("node-2", "node-2-life-1", 0, 10_000))
+    busy = script.submit(spec(8))
+    script.settle()
+
+    job = script.submit(spec(1))
+
+    filtered = explain(script.cluster, job).filter
+    assert script.placed(busy).keys() == {"node-3"}
+    assert filtered is not None
+    assert {check.reason: check.examples for check in filtered.refused} == {
+        "cordoned": ["node-1"],
+        "suspect: its agent is silent": ["node-2"],
+        "0 of 1 devices are idle": ["node-3"],
+    }
