@@ -3,7 +3,7 @@
 import click
 
 from muster import __version__
-from muster.api import cli_cluster, cli_jobs, cli_serve
+from muster.api import cli_cluster, cli_follow, cli_jobs, cli_serve, cli_submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,15 +17,15 @@ for _command in (
     cli_serve.server,
     cli_serve.scheduler,
     cli_serve.agent,
-    cli_jobs.submit,
-    cli_jobs.run,
+    cli_submit.submit,
+    cli_submit.run,
     cli_jobs.jobs,
     cli_jobs.show,
     cli_jobs.explain,
-    cli_jobs.logs,
+    cli_follow.logs,
     cli_jobs.cancel,
-    cli_jobs.wait,
-    cli_cluster.queue,
+    cli_follow.wait,
+    cli_jobs.queue,
     cli_cluster.nodes,
     cli_cluster.cordon,
     cli_cluster.uncordon,

@@ -52,6 +52,13 @@ _EXIT_OF_STATUS = {
 _EXIT_OF_CODE = {"never_fits": Exit.NEVER_FITS, "key_reused": Exit.CONFLICT}
 
 
+def job_id(text: str) -> int:
+    """A job's id as click takes it from a word."""
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) == 0:
+        raise click.BadParameter(f"{text[:40]!r} is no job id: a job's id is the number that `muster queue` shows")
+    return int(text)
+
+
 class CommandError(click.ClickException):
     """An error with its exit code; `next_step` tells what to try."""
 

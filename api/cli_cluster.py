@@ -1,4 +1,4 @@
-"""Commands about the cluster and its log: queue, nodes, cordon, uncordon, events, state, audit, at."""
+"""Commands about the cluster and its log: nodes, cordon, uncordon, events, state, audit, at."""
 
 import json
 import time
@@ -7,22 +7,14 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, width
-from muster.api.cli_jobs import JOB, job_table
+from muster.api.cli_base import CommandError, Exit, Session, client_command, job_id, width
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
 from muster.api.table import clean, fields, render
-from muster.api.times import mib
+from muster.api.times import mib, to_ms, today
 
 RECONNECT_PAUSE_S: Final = 1.0
 RECONNECT_TRIES: Final = 30
-
-
-@click.command()
-@client_command(reads=True)
-def queue(session: Session) -> None:
-    """Show what runs, and what waits in the order it is considered."""
-    session.show(session.read("/v1/queue"), lambda view: job_table(view["running"] + view["pending"]))
 
 
 @click.command()
@@ -68,13 +60,13 @@ def _node_text(node: Json) -> str:
         [
             ("node", node["name"]),
             ("status", _status(node)),
-            ("cordoned", node["cordoned"].removesuffix(": cordoned")),
+            ("cordoned", node["cordoned"]),
             ("address", node["address"]),
             ("fabric", node["fabric"]),
             ("labels", ", ".join(f"{name}={value}" for name, value in node["labels"].items())),
             ("cpus", node["cpus"]),
             ("memory", mib(node["memory_mib"])),
-            ("registered", node["registered"]),
+            ("registered", to_ms(node["registered"])),
             ("incarnation", node["incarnation"]),
         ]
     )
@@ -93,7 +85,7 @@ def _node_text(node: Json) -> str:
 
 @click.command()
 @click.argument("node")
-@click.option("--reason", default="cordoned", show_default=True, help="Why, for whoever wonders.")
+@click.option("--reason", default="", help="Why, for whoever wonders.")
 @client_command()
 def cordon(session: Session, node: str, reason: str) -> None:
     """Give a node no new work. What runs there goes on."""
@@ -111,7 +103,7 @@ def uncordon(session: Session, node: str) -> None:
 
 
 @click.command()
-@click.option("--job", type=JOB, help="Only what concerns this job.")
+@click.option("--job", type=job_id, help="Only what concerns this job.")
 @click.option("--after", type=click.IntRange(min=0), help="Only entries with a greater sequence.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes in.")
@@ -123,10 +115,11 @@ def events(session: Session, job: int | None, after: int | None, limit: int, *, 
         if after is None:
             after = max(int(session.read("/v1/state")["sequence"]) - limit, 0) if job is None else 0
         for event in _follow(session, path, after):
-            click.echo(json.dumps(event) if session.as_json else event_line(event))
+            click.echo(json.dumps(event) if session.as_json else event_line(event, today()))
     else:
         page = session.read(path, after=after, limit=limit)
-        session.show(page, lambda found: "\n".join(event_line(event) for event in found["events"]))
+        day = today()
+        session.show(page, lambda found: "\n".join(event_line(event, day) for event in found["events"]))
 
 
 def _follow(session: Session, path: str, after: int) -> Iterator[Json]:

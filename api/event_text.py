@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from muster.api.table import clean
+from muster.api.times import moment
 
 _LEFT_OUT: Final = frozenset(
     ("type", "spec", "inventory", "basis", "env", "incarnation", "key", "command", "workdir", "name",
@@ -11,8 +12,8 @@ _LEFT_OUT: Final = frozenset(
 )  # fmt: skip
 
 
-def event_line(event: dict[str, Any]) -> str:
-    """`SEQUENCE TIME EVENT WORDS`."""
+def event_line(event: dict[str, Any], day: str) -> str:
+    """`SEQUENCE TIME EVENT WORDS`; a time that is not of `day` (`2026-01-31`) with its date."""
     data = event["data"] if isinstance(event["data"], dict) else {}
     kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
     words = [f"{name}={_value(name, value)}" for name, value in data.items() if name not in _LEFT_OUT and value != []]
@@ -20,7 +21,8 @@ def event_line(event: dict[str, Any]) -> str:
         words += _wishes(data.get("spec") or {})
     if kind == "NodeRegistered":
         words += _equipment(data.get("inventory") or {})
-    return clean(f"{event['sequence']:>6}  {event['time'][11:23]}  {kind:<15}  {' '.join(words)}").rstrip()
+    time = moment(event["time"], day, milliseconds=True)
+    return clean(f"{event['sequence']:>6}  {time}  {kind:<15}  {' '.join(words)}").rstrip()
 
 
 def _value(name: str, value: Any) -> str:

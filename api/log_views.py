@@ -53,9 +53,13 @@ def audit_view(report: AuditReport, source: str) -> AuditView:
             f"entry {finding.sequence}: {finding.kind}: expected {finding.expected}; found {finding.found}"
             for finding in report.findings
         ),
-        "clean: everything is as it must be" if report.ok else f"{report.findings_count} findings",
+        "clean: everything is as it must be" if report.ok else _findings(report.findings_count),
     ]
     return AuditView(report.ok, source, report, text)
+
+
+def _findings(count: int) -> str:
+    return "1 finding" if count == 1 else f"{count} findings"
 
 
 UNREADABLE: Final = "unreadable"

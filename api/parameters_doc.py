@@ -17,6 +17,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
     },
     "follow": {"description": "1 to go on with what comes in.", "schema": {"type": "integer", "enum": [0, 1]}},
+    "full": {
+        "description": "1 for steps 1 and 2 of a placed job too, as they were at the basis of its allocation.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
     "state": {"description": "States or their codes, separated by commas.", "schema": {"type": "string"}},
     "user": {"description": "Only of this user.", "schema": {"type": "string"}},
     "queue": {"description": "Only of this queue.", "schema": {"type": "string"}},

@@ -26,6 +26,7 @@ from muster.core.state import ENDED, PHASE_CODES, Job, JobPhase
 from muster.projections.read_models import JobQuery, decode_job
 
 PAGE_LIMIT: Final = 1000
+PAGE_DEFAULT: Final = 100
 WAIT_LIMIT_S: Final = 300.0
 _PHASE_OF: Final[dict[str, JobPhase]] = {
     **{str(phase): phase for phase in PHASE_CODES},
@@ -60,23 +61,30 @@ async def show_job(request: web.Request) -> web.Response:
     return answer(job_view(job, moment.now_ns, moment.cluster), moment.state.sequence)
 
 
-def _query_of(request: web.Request) -> JobQuery:
-    names = [name for name in request.query.get("state", "").upper().split(",") if name]
+def _phases_of(request: web.Request) -> tuple[JobPhase, ...]:
+    """The states asked for, by names or codes in any case; () = all."""
+    text = request.query.get("state", "")
+    names = [name for name in (word.strip().upper() for word in text.split(",")) if name]
     for name in names:
         if name not in _PHASE_OF:
-            raise bad_parameter("state", f"{name[:40]!r} is none of {', '.join(PHASE_CODES)}")
+            known = ", ".join(f"{phase} ({code})" for phase, code in PHASE_CODES.items())
+            raise bad_parameter("state", f"{name[:40]!r} is none of {known}")
+    return tuple(_PHASE_OF[name] for name in names)
+
+
+def _query_of(request: web.Request, limit: int) -> JobQuery:
     return JobQuery(
         user=request.query.get("user", ""),
         queue=request.query.get("queue", ""),
-        phases=tuple(_PHASE_OF[name] for name in names),
+        phases=_phases_of(request),
         before=integer(request, "after", 0, 0),
-        limit=integer(request, "limit", 100, 1, PAGE_LIMIT),
+        limit=integer(request, "limit", limit, 1, PAGE_LIMIT),
     )
 
 
 async def list_jobs(request: web.Request) -> web.Response:
     """Jobs, newest first, page by page."""
-    query = _query_of(request)
+    query = _query_of(request, PAGE_DEFAULT)
     moment = await moment_of(request)
     matching = (job for job in reversed(moment.state.jobs.values()) if _matches(job, query))
     rows = [job_row(job, moment.now_ns) for job in islice(matching, query.limit)]
@@ -121,9 +129,10 @@ async def wait_job(request: web.Request) -> web.Response:
 
 async def show_queue(request: web.Request) -> web.Response:
     """What runs, and what waits in the order it is considered."""
+    query = _query_of(request, PAGE_LIMIT)
     moment = await moment_of(request)
-    limit = integer(request, "limit", PAGE_LIMIT, 1, PAGE_LIMIT)
-    return answer(queue_view(moment.cluster, moment.now_ns, limit), moment.state.sequence)
+    view = queue_view(moment.cluster, moment.now_ns, query.limit, lambda job: _matches(job, query))
+    return answer(view, moment.state.sequence)
 
 
 async def list_nodes(request: web.Request) -> web.Response:

@@ -71,7 +71,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/jobs/{id}/explain", explaining.explain_job, "Why it waits, or runs where it does", ExplainView,
-        READ, problems=(404, 409),
+        ("full", *READ), problems=(404, 409),
     ),
     Route(
         "GET", "/v1/jobs/{id}/logs", logs.show_logs, "What a worker wrote", "application/octet-stream",
@@ -85,7 +85,10 @@ ROUTES: Final = (
         "POST", "/v1/jobs/{id}/cancel", submissions.cancel, "Cancel a job", Accepted,
         ("min_seq", *WRITE), submissions.CancelBody, (200, 202), (404, 409, 415, 422, 503, 507),
     ),
-    Route("GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView, ("limit", *READ)),
+    Route(
+        "GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView,
+        ("state", "user", "queue", "limit", *READ),
+    ),
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
     Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),
     Route(

@@ -43,7 +43,7 @@ class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CordonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a node is cordoned."""
 
-    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] = "cordoned"
+    reason: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
 
 def _message_id(user: str, key: str) -> str:

@@ -17,6 +17,22 @@ def rfc3339_or_none(timestamp_ns: int) -> str | None:
     return rfc3339(timestamp_ns) if timestamp_ns else None
 
 
+def today() -> str:
+    """The date in UTC."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def moment(text: str, day: str, *, milliseconds: bool = False) -> str:
+    """A time that `rfc3339` wrote, for a table: `14:05:00`, and `2026-01-31 14:05:00` where it is not of `day`."""
+    clock = text[11:23] if milliseconds else text[11:19]
+    return clock if text[:10] == day else f"{text[:10]} {clock}"
+
+
+def to_ms(text: str | None) -> str | None:
+    """A time that `rfc3339` wrote, to the millisecond."""
+    return f"{text[:23]}Z" if text else None
+
+
 def elapsed(duration_ms: int | None) -> str:
     """A duration as squeue writes it: `1-02:03:04`, `02:03:04`, `3:04`."""
     if duration_ms is None:

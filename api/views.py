@@ -4,6 +4,7 @@ Everything is computed from the `State` that is given, so a view of the past is 
 present. Times are RFC 3339 text; `None` is a time that has not come.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -100,7 +101,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
 class QueueView(msgspec.Struct, frozen=True):
     """The running jobs, and the waiting ones in the order in which they are considered; at most so many of each as
-    were asked for."""
+    were asked for. The counts are of all that match."""
 
     sequence: int
     time: str | None
@@ -207,21 +208,21 @@ def _why(job: Job, cluster: Cluster) -> str:
     return explain(cluster, job.id).summary if waits else ""
 
 
-def queue_view(cluster: Cluster, now_ns: int, limit: int) -> QueueView:
-    """What runs, and what waits; why is worked out for those next in line."""
+def queue_view(cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool]) -> QueueView:
+    """What runs, and what waits, as far as it is wanted; why is worked out for those next in line."""
     state = cluster.state
-    running = sorted(
-        (job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING")), key=lambda job: job.id
-    )
-    pending = [state.jobs[key[-1]] for key in cluster.pending[:limit]]
+    live = (job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING"))
+    running = sorted(filter(wanted, live), key=lambda job: job.id)
+    pending = [job for key in cluster.pending if wanted(job := state.jobs[key[-1]])]
     return QueueView(
         sequence=state.sequence,
         time=rfc3339_or_none(state.timestamp_ns),
         running_count=len(running),
-        pending_count=len(cluster.pending),
+        pending_count=len(pending),
         running=[job_row(job, now_ns) for job in running[:limit]],
         pending=[
-            job_row(job, now_ns, _why(job, cluster) if place < EXPLAINED else "") for place, job in enumerate(pending)
+            job_row(job, now_ns, _why(job, cluster) if place < EXPLAINED else "")
+            for place, job in enumerate(pending[:limit])
         ],
     )
 

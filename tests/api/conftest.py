@@ -1,11 +1,14 @@
 """Fixtures: the API over a log in memory, for clients that wait and for clients that block."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 from api_harness import Background, Harness, background, serving, session_of
+from click.testing import CliRunner, Result
+
+from muster.api.cli import main
 
 
 @pytest.fixture
@@ -24,3 +27,14 @@ async def http(harness: Harness) -> AsyncIterator[aiohttp.ClientSession]:
 def server(tmp_path: Path) -> Iterator[Background]:
     with background(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+def muster(server: Background) -> Callable[..., Result]:
+    """The command line, against a server with one node of 8 devices."""
+    server.do(lambda harness: harness.add_node("node-1"))
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words), env={"MUSTER_SERVER": server.harness.url}, catch_exceptions=False)
+
+    return call

@@ -16,16 +16,6 @@ from muster.api.cli import main
 Muster = Callable[..., Result]
 
 
-@pytest.fixture
-def muster(server: Background) -> Muster:
-    server.do(lambda harness: harness.add_node("node-1"))
-
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), env={"MUSTER_SERVER": server.harness.url}, catch_exceptions=False)
-
-    return call
-
-
 async def _run_to_end(harness: Harness, job: int, code: int) -> None:
     await harness.decide()
     await harness.start(job)
@@ -77,7 +67,7 @@ def test_the_queue_is_a_table(muster: Muster, server: Background) -> None:
     server.do(lambda harness: harness.decide())
     muster("submit", "--gpus", "1", "--name", "small", "--", "true")
     titles, big, small = muster("queue").output.splitlines()
-    assert titles.split() == ["JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "ELAPSED", "NODES", "WHY"]
+    assert titles.split() == ["JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "SUBMITTED", "ELAPSED", "NODES", "WHY"]
     assert big.split()[:2] == ["2", "STARTING(CF)"]
     assert small.split()[1] == "PENDING(PD)"
     assert "0 are idle" in small
@@ -185,6 +175,13 @@ def test_logs_go_to_stdout(muster: Muster, server: Background) -> None:
     server.do(lambda harness: _run_to_end(harness, 2, 0))
     assert muster("logs", "2").output == "one\ntwo\n"
     assert muster("logs", "-f", "2").output == "one\ntwo\n"
+
+
+def test_logs_of_what_waits_say_so(muster: Muster) -> None:
+    muster("submit", "--gpus", "1", "--", "true")
+    result = muster("logs", "2")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "job 2 waits" in result.stderr
 
 
 def test_events_state_nodes_explain_audit(muster: Muster, server: Background) -> None:

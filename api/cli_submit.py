@@ -1,0 +1,149 @@
+"""Commands that make a job: submit and run."""
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final
+
+import click
+
+from muster.api.cli_base import CommandError, Exit, Session, client_command
+from muster.api.cli_follow import ending, exit_code, wait_for
+from muster.api.client import Client, Json, RefusedError, UnreachableError
+from muster.api.jobfile import Spec, pairs, read_job
+from muster.api.table import clean
+
+SERVICE_UNAVAILABLE: Final = 503
+
+_SPEC_OPTIONS: Final = [
+    click.option("--name", help="What to call it."),
+    click.option("--queue", help="The queue to wait in."),
+    click.option("--gpus", type=int, help="Devices, over all nodes."),
+    click.option("--nodes", help="any, fewest, or an exact count."),
+    click.option("--cpus", type=int, help="CPUs for each device, or in all where there is none."),
+    click.option("--memory", help="Host memory, likewise: 64GiB."),
+    click.option("--gpu-memory", help="Memory of each device; the whole device if left out."),
+    click.option("--gpu-compute", type=float, help="Share of each device's SMs; exclusive if left out."),
+    click.option("--gpu-model", multiple=True, help="Any of these models."),
+    click.option("--interconnect", help="any (all nodes on one fabric, the default) or none."),
+    click.option("--node", multiple=True, help="Only on one of these nodes."),
+    click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only on nodes with this label."),
+    click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label that describes the job."),
+    click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set, or pass on, an environment variable."),
+    click.option("--workdir", help="Where the workers start; here if left out."),
+    click.option("--max-attempts", type=int, help="How often it is tried."),
+    click.option("--retry-on", multiple=True, help="What is tried again: node_fail, device_fault, failed."),
+]
+_SUBMIT_OPTIONS: Final = [
+    click.option("--wait-for-capacity", is_flag=True, help="Take it even if no node could ever run it today."),
+    click.option("--key", help="Idempotency-Key: the same key and job make one job, however often sent."),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+]
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    return reduce(lambda wrapped, option: option(wrapped), reversed([*_SPEC_OPTIONS, *_SUBMIT_OPTIONS]), function)
+
+
+def _environment(words: tuple[str, ...]) -> dict[str, str]:
+    named = {word: os.environ.get(word, "") for word in words if "=" not in word}
+    return named | pairs(tuple(word for word in words if "=" in word), "--env")
+
+
+def _part(spec: Spec, name: str) -> Spec:
+    part = spec.setdefault(name, {})
+    if not isinstance(part, dict):
+        raise CommandError(f"{name} must be a table", Exit.USAGE)
+    return part
+
+
+def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
+    """The specification of a file, script or command, with what the flags say on top."""
+    spec = read_job(command)
+    for name in ("name", "queue", "gpus", "cpus", "memory", "workdir"):
+        if flags[name] is not None:
+            spec[name] = flags[name]
+    if flags["nodes"] is not None:
+        spec["nodes"] = int(flags["nodes"]) if flags["nodes"].isdecimal() else flags["nodes"]
+    for flag, part, name in (
+        ("gpu_memory", "gpu", "memory"),
+        ("gpu_compute", "gpu", "compute"),
+        ("gpu_model", "gpu", "model"),
+        ("interconnect", "gpu", "interconnect"),
+        ("node", "where", "nodes"),
+        ("max_attempts", "retry", "max_attempts"),
+        ("retry_on", "retry", "on"),
+    ):
+        if flags[flag] not in (None, ()):
+            value = flags[flag]
+            _part(spec, part)[name] = list(value) if isinstance(value, tuple) else value
+    if flags["where"]:
+        _part(_part(spec, "where"), "labels").update(pairs(flags["where"], "--where"))
+    if flags["label"]:
+        _part(spec, "labels").update(pairs(flags["label"], "--label"))
+    if flags["env"]:
+        _part(spec, "env").update(_environment(flags["env"]))
+    spec["workdir"] = os.path.abspath(spec.get("workdir", "."))  # noqa: PTH100 - text, and links are left alone
+    return spec
+
+
+def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -> Json:
+    key = flags.pop("key") or secrets.token_hex(16)
+    wait = 1 if flags.pop("wait_for_capacity") else None
+    spec = build_spec(command, flags)
+    if "command" not in spec:
+        raise CommandError("nothing to run", Exit.USAGE, "give a job file, a script, or a command after --")
+    if "gpus" not in spec and "cpus" not in spec:
+        step = "--gpus N, or --cpus N for a job without devices; options stand before the command"
+        raise CommandError("neither devices nor CPUs are asked for", Exit.USAGE, step)
+    try:
+        return session.client.post("/v1/jobs", spec, {"wait_for_capacity": wait}, {"Idempotency-Key": key})
+    except (UnreachableError, RefusedError) as error:
+        may_have_it = error.sent if isinstance(error, UnreachableError) else error.status == SERVICE_UNAVAILABLE
+        if not may_have_it:
+            raise
+        step = f"it may have been accepted: the same command with --key {key} makes no second job"
+        raise CommandError(clean(error), Exit.UNREACHABLE, step) from error
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@client_command()
+@_options
+def submit(session: Session, command: tuple[str, ...], **flags: Any) -> None:
+    """Submit a job file (TOML, JSON), a script with #MUSTER lines, or a command."""
+    answer = _submit(session, command, flags)
+    session.show(answer, lambda accepted: f"job {accepted['id']}")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@client_command()
+@_options
+def run(session: Session, command: tuple[str, ...], **flags: Any) -> None:
+    """Submit, show the output of rank 0, and end with the job's exit code. Ctrl-C cancels the job."""
+    accepted = _submit(session, command, flags)
+    job, seen = int(accepted["id"]), int(accepted["sequence"])
+    click.echo(f"job {job}", err=True)
+    try:
+        _follow(session.client, job, seen)
+        view = wait_for(session.client, job, None)
+    except KeyboardInterrupt:
+        session.client.post(f"/v1/jobs/{job}/cancel", {"reason": "interrupted"})
+        click.echo(f"muster: job {job} cancelled", err=True)
+        raise SystemExit(Exit.INTERRUPTED) from None
+    if session.as_json:
+        session.show(view, str)
+    elif view["state"] != "COMPLETED":
+        click.echo(ending(job, view), err=True)
+    raise SystemExit(exit_code(view))
+
+
+def _follow(client: Client, job: int, seen: int) -> None:
+    """Show the output as it comes. Where the stream breaks the job goes on, and so does the waiting for its end."""
+    try:
+        for chunk in client.stream(f"/v1/jobs/{job}/logs", {"follow": 1, "min_seq": seen}):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    except UnreachableError as error:
+        click.echo(f"muster: {error}; the job goes on: muster logs {job}", err=True)

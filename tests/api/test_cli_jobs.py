@@ -1,0 +1,259 @@
+"""Commands over several jobs, filters, and what is shown of many workers."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from api_harness import Background, FakeOutputs, Harness
+from click.testing import Result
+
+from muster.api import cli_jobs
+from muster.api.times import moment, to_ms
+
+Muster = Callable[..., Result]
+
+
+def _state(muster: Muster, job: int) -> str:
+    return str(json.loads(muster("show", str(job), "--json").output)["state"])
+
+
+async def _run_to_end(harness: Harness, code: int, jobs: list[int]) -> None:
+    await harness.decide()
+    for job in jobs:
+        await harness.start(job)
+        await harness.end(job, code)
+
+
+def _submit(muster: Muster, name: str, gpus: int = 1) -> None:
+    assert muster("submit", "--gpus", str(gpus), "--name", name, "--", "true").exit_code == 0
+
+
+# -- several jobs ---------------------------------------------------------------------------------------------------
+
+
+def test_wait_takes_several_jobs_and_ends_with_the_first_code_that_is_not_0(muster: Muster, server: Background) -> None:
+    for code in (0, 7, 9):
+        _submit(muster, f"code-{code}")
+        server.do(partial(_run_to_end, code=code, jobs=[len(server.harness.log.entries)]))
+    listed = json.loads(muster("jobs", "--json").output)["jobs"]
+    nine, seven, zero = (str(job["id"]) for job in listed)
+
+    assert muster("wait", zero).exit_code == 0
+    result = muster("wait", zero, nine, seven)
+    assert result.exit_code == 9
+    assert [line.split()[2].rstrip(":") for line in result.output.splitlines()] == ["COMPLETED", "FAILED", "FAILED"]
+    assert muster("wait", seven, nine, "--timeout", "0").exit_code == 7
+
+
+def test_wait_gives_all_jobs_one_time(muster: Muster, server: Background) -> None:
+    _submit(muster, "done")
+    server.do(partial(_run_to_end, code=0, jobs=[2]))
+    _submit(muster, "waits")
+    waits = json.loads(muster("queue", "--json").output)["pending"][0]["id"]
+    result = muster("wait", "2", str(waits), "--timeout", "0")
+    assert result.exit_code == 124
+    assert "job 2 COMPLETED" in result.stdout
+    assert f"job {waits} has not ended in time" in result.stderr
+
+
+def test_cancel_takes_several_jobs(muster: Muster) -> None:
+    for name in ("a", "b", "c"):
+        _submit(muster, name)
+    assert muster("cancel", "2", "4").output == "job 2: cancellation asked for\njob 4: cancellation asked for\n"
+    assert [_state(muster, job) for job in (2, 3, 4)] == ["CANCELLED", "PENDING", "CANCELLED"]
+
+
+@pytest.mark.parametrize("word", ["abc", "0", "-1", "1.5", "9" * 40])
+def test_what_is_no_job_id_is_told(muster: Muster, word: str) -> None:
+    result = muster("show", "--", word)
+    assert result.exit_code == 2
+    assert "is no job id: a job's id is the number that `muster queue` shows" in result.stderr
+
+
+# -- cancel by filters ----------------------------------------------------------------------------------------------
+
+
+def test_cancel_by_filters_takes_what_matches_all_of_them(
+    muster: Muster, server: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_jobs, "PAGE", 2)
+    _submit(muster, "sweep", 8)
+    server.do(lambda harness: harness.decide())
+    for name in ("sweep", "other", "sweep", "sweep"):
+        _submit(muster, name)
+    pending = json.loads(muster("queue", "--json").output)["pending"]
+    wanted = [job["id"] for job in pending if job["name"] == "sweep"]
+
+    result = muster("cancel", "--name", "sweep", "--state", "pd", "--yes")
+
+    assert result.output.splitlines() == [f"job {job}: cancellation asked for" for job in wanted]
+    assert len(wanted) == 3
+    assert _state(muster, 2) == "STARTING"
+    assert [job["name"] for job in json.loads(muster("queue", "--json").output)["pending"]] == ["other"]
+
+
+def test_cancel_by_filters_asks_first(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    _submit(muster, "a")
+    asked = muster("cancel", "--name", "a")
+    assert asked.exit_code == 2
+    assert "this would cancel 1 job: 2" in asked.stderr
+    assert "--yes" in asked.stderr
+    assert _state(muster, 2) == "PENDING"
+
+    answers = iter([False, True])
+
+    def confirm(question: str, **_: object) -> None:
+        assert question == "cancel 1 job (2)?"
+        if not next(answers):
+            sys.exit(1)
+
+    monkeypatch.setattr(cli_jobs, "_is_terminal", lambda: True)
+    monkeypatch.setattr("click.confirm", confirm)
+    assert muster("cancel", "--name", "a").exit_code == 1
+    assert _state(muster, 2) == "PENDING"
+    assert muster("cancel", "--name", "a").exit_code == 0
+    assert _state(muster, 2) == "CANCELLED"
+
+
+def test_cancel_by_filters_that_nothing_matches(muster: Muster, server: Background) -> None:
+    _submit(muster, "a")
+    server.do(partial(_run_to_end, code=0, jobs=[2]))
+    for words in (("--user", "nobody"), ("--name", "a"), ("--state", "CD")):
+        result = muster("cancel", *words)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job matches\n")
+
+
+def test_cancel_says_which_jobs_it_needs(muster: Muster) -> None:
+    assert muster("cancel").exit_code == 2
+    assert muster("cancel", "2", "--user", "ada").exit_code == 2
+    assert "is none of PENDING (PD)" in muster("cancel", "--state", "asleep", "--yes").stderr
+
+
+# -- lists ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_is_filtered(muster: Muster, server: Background) -> None:
+    _submit(muster, "runs", 8)
+    server.do(lambda harness: harness.decide())
+    _submit(muster, "waits")
+    user = json.loads(muster("show", "2", "--json").output)["user"]
+
+    def names(*words: str) -> list[str]:
+        return [line.split()[4] for line in muster("queue", *words).output.splitlines()[1:]]
+
+    assert names() == ["runs", "waits"]
+    assert names("-t", "pending") == names("--state", "PD") == ["waits"]
+    assert names("-t", "pd,starting") == names("-u", user, "-q", "default") == ["runs", "waits"]
+    assert names("-u", "nobody") == names("-q", "other") == []
+    assert json.loads(muster("queue", "-t", "CF", "--json").output)["pending_count"] == 0
+
+
+def test_a_wrong_state_is_told_with_names_and_codes(muster: Muster) -> None:
+    for command in ("jobs", "queue"):
+        result = muster(command, "--state", "asleep")
+        assert result.exit_code == 2
+        assert "'ASLEEP' is none of PENDING (PD), STARTING (CF), RUNNING (R)" in result.stderr
+    assert muster("jobs", "--state", "pd, R").exit_code == 0
+
+
+def test_when_a_job_was_submitted_is_in_the_queue(muster: Muster) -> None:
+    before = f"{datetime.now(UTC):%H:%M:%S}"
+    _submit(muster, "a")
+    told = muster("queue").output.splitlines()[1].split()[6]
+    assert json.loads(muster("show", "2", "--json").output)["submitted"][11:19] == told
+    assert len(told) == len(before) == 8
+
+
+def test_times_for_people() -> None:
+    written = "2026-01-31T12:00:00.123456789Z"
+    assert moment(written, "2026-01-31") == "12:00:00"
+    assert moment(written, "2026-02-01") == "2026-01-31 12:00:00"
+    assert to_ms(written) == "2026-01-31T12:00:00.123Z"
+    assert to_ms(None) is None
+
+
+def test_show_gives_times_to_the_millisecond(muster: Muster) -> None:
+    _submit(muster, "a")
+    [line] = [line for line in muster("show", "2").output.splitlines() if line.startswith("submitted")]
+    assert len(line.split()[1]) == len("2026-01-31T12:00:00.123Z")
+
+
+def test_a_job_without_a_name_is_listed_by_its_program(muster: Muster) -> None:
+    assert muster("submit", "--gpus", "1", "--", "/usr/bin/python3", "x.py").exit_code == 0
+    assert json.loads(muster("show", "2", "--json").output)["name"] == "python3"
+
+
+# -- explain --------------------------------------------------------------------------------------------------------
+
+
+def test_explain_full_shows_all_steps_of_a_job_that_was_placed(muster: Muster, server: Background) -> None:
+    server.do(lambda harness: harness.add_node("node-2", 2))
+    _submit(muster, "a", 4)
+    server.do(partial(_run_to_end, code=0, jobs=[3]))
+
+    brief = muster("explain", "3").output.splitlines()
+    assert [line[0] for line in brief if line[0].isdigit()] == ["3", "4"]
+    full = muster("explain", "3", "--full").output
+    assert "steps 1 and 2 as they were after entry 3" in full
+    assert "1 of 2 nodes could hold a worker then: node-1" in full
+    assert "place 1 of 1" in full
+    assert json.loads(muster("explain", "3", "--full", "--json").output)["basis"] == 3
+
+
+def test_explain_full_of_a_job_that_waits_is_its_explanation(muster: Muster) -> None:
+    _submit(muster, "a", 4)
+    assert muster("explain", "2", "--full").output == muster("explain", "2").output
+
+
+# -- logs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gang(muster: Muster, server: Background) -> str:
+    """A job of two workers that has ended, with what they wrote."""
+    outputs = server.harness.outputs
+    assert isinstance(outputs, FakeOutputs)
+    server.do(lambda harness: harness.add_node("node-2", fabric=""))
+    words = ("--gpus", "16", "--nodes", "2", "--interconnect", "none")
+    assert muster("submit", *words, "--", "true").output == "job 3\n"
+    outputs.texts[3, 1, 0] = b"one\ntwo\n"
+    outputs.texts[3, 1, 1] = b"caf\xc3\xa9\n\xff without an end"
+    server.do(partial(_run_to_end, code=0, jobs=[3]))
+    return "3"
+
+
+def test_logs_of_all_workers_stand_behind_their_ranks(muster: Muster, gang: str) -> None:
+    expected = [b"0: one", b"0: two", b"1: caf\xc3\xa9", b"1: \xff without an end"]
+    assert muster("logs", "--all", gang).stdout_bytes.splitlines() == expected
+    assert sorted(muster("logs", "--all", "--follow", gang).stdout_bytes.splitlines()) == sorted(expected)
+    assert muster("logs", "--all", "--rank", "1", gang).exit_code == 2
+
+
+def test_logs_as_json_are_an_object_for_each_line(muster: Muster, gang: str) -> None:
+    def told(*words: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in muster("logs", gang, "--json", *words).output.splitlines()]
+
+    second = [{"rank": 1, "text": "café"}, {"rank": 1, "text": "\ufffd without an end"}]
+    assert told("--rank", "1") == second
+    assert told("--all") == [{"rank": 0, "text": "one"}, {"rank": 0, "text": "two"}, *second]
+
+
+def test_logs_of_all_workers_of_what_waits_say_so(muster: Muster) -> None:
+    _submit(muster, "a")
+    result = muster("logs", "--all", "2")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "job 2 waits" in result.stderr
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cordon_without_a_reason_has_none(muster: Muster, server: Background) -> None:
+    assert muster("cordon", "node-1").exit_code == 0
+    assert b"reason" not in server.harness.log.entries[-1].payload
+    [line] = [line for line in muster("nodes", "node-1").output.splitlines() if line.startswith("cordoned")]
+    assert line.split()[1] == "by"
+    assert len(line.split()) == 3
