@@ -196,7 +196,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
 
 
 def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.ExitStatus) -> None:
-    if attempt.failure is not None:
+    if attempt.failure is not None or attempt.stop == "cancelled":
         return
     reason, code = exit_status.reason, exit_status.exit_code
     if reason == "stopped" and attempt.stop is not None:
@@ -205,10 +205,9 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
         attempt.failure = "node_fail"
         attempt.stop = attempt.stop or "worker_lost"
         job.reason = f"worker {worker.rank} was lost with {worker.node}: {exit_status.detail or reason}"
-    elif reason == "stopped":
-        attempt.failure = "failed"
-        attempt.stop = attempt.stop or "worker_failed"
-        job.reason = f"worker {worker.rank} was ended with its agent on {worker.node}"
+    elif reason == "stopped":  # no scheduler ordered it: a person ended the agent, and what it runs
+        attempt.stop = "cancelled"
+        job.reason = f"ended with its agent on {worker.node}"
     else:
         attempt.failure = "failed"
         attempt.exit_code = code
@@ -225,6 +224,8 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     failure = attempt.failure
     if job.cancelled_by:
         _end_cancelled(cluster, job)
+    elif attempt.stop == "cancelled":
+        end(cluster, job, "CANCELLED", job.reason)
     elif failure is None and attempt.stop is None:
         job.exit_code = 0
         end(cluster, job, "COMPLETED", "")

@@ -114,6 +114,47 @@ def test_an_allocation_that_lands_after_the_cancellation_is_undone() -> None:
     assert script.job(job).phase == "CANCELLED"
 
 
+def test_a_job_that_ends_with_its_agent_is_cancelled_and_not_tried_again() -> None:
+    script, job = one_running(retry=RetrySpec(max_attempts=3, on=["failed", "node_fail"]))
+
+    script.exit(job, None, reason="stopped")
+    script.settle()
+
+    ended = script.job(job)
+    assert (ended.phase, ended.reason, ended.exit_code) == ("CANCELLED", "ended with its agent on node-1", None)
+
+
+def test_a_gang_that_ends_with_its_agents_is_cancelled_whatever_its_workers_make_of_it() -> None:
+    script, job = one_running(8, nodes=2, retry=RetrySpec(max_attempts=3, on=["failed"]))
+
+    script.exit(job, None, 1, reason="stopped")
+    assert script.job(job).phase == "STOPPING"
+    script.exit(job, 1, 0)
+
+    ended = script.job(job)
+    assert (ended.phase, ended.reason, ended.exit_code) == ("CANCELLED", "ended with its agent on node-2", None)
+
+
+def test_the_rest_of_a_gang_whose_agent_was_ended_is_stopped() -> None:
+    script, job = one_running(8, nodes=2)
+
+    script.exit(job, None, 1, reason="stopped")
+    (stop,) = [event for event in script.settle() if isinstance(event, t.StopWorker)]
+    assert (stop.rank, stop.cause) == (0, "cancelled")
+    script.exit(job, None, 0, reason="stopped")
+
+    assert script.job(job).phase == "CANCELLED"
+
+
+def test_a_job_that_has_failed_before_its_agent_ended_has_failed() -> None:
+    script, job = one_running(8, nodes=2)
+
+    script.exit(job, 3, 0)
+    script.exit(job, None, 1, reason="stopped")
+
+    assert (script.job(job).phase, script.job(job).exit_code) == ("FAILED", 3)
+
+
 def test_a_refused_start_leaves_the_node_out_and_counts_as_a_try() -> None:
     script = Script()
     life = script.node("node-1")
