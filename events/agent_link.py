@@ -1,7 +1,8 @@
 """An agent's way to the log: its reports, its commands, its telemetry and the questions to it, in one object.
 
-Rules: it needs no more than its own node's credential permits. It reads commands through a consumer with its node's
-subject as the filter, and believes a duplicate only after reading back its own subject in the same way.
+Rules: it needs no more than its own node's credential permits. It reads commands and its node's registrations through
+consumers with its node's subject as the filter, and believes a duplicate only after reading back its own subject in the
+same way.
 """
 
 import asyncio
@@ -11,14 +12,14 @@ from typing import Final, Generic
 
 from muster.events.append import Appender
 from muster.events.asks import MemoryAsks, NatsAsks, Q
-from muster.events.beats import MemoryTelemetry, NatsTelemetry
+from muster.events.beats import Beat, MemoryTelemetry, NatsBeats, NatsTelemetry
 from muster.events.connection import Connection, NoAnswerError
-from muster.events.credentials import command_consumer, log_stream, readback_consumer
+from muster.events.credentials import command_consumer, log_stream, readback_consumer, registration_consumer
 from muster.events.log import Ack, Entry, LogUnavailableError, Message
 from muster.events.memory import MemoryLog
 from muster.events.pull import LONGEST_RETRY_S, Pull, PullLostError, retry_level
 from muster.events.reading import RETRY_S
-from muster.events.subjects import DEFAULT_PREFIX
+from muster.events.subjects import DEFAULT_PREFIX, registration_subject
 from muster.events.telemetry import GpuSampled, Heartbeat
 
 READ_BACK_S: Final = 10.0
@@ -31,6 +32,15 @@ async def commands(
 ) -> AsyncIterator[list[Entry]]:
     """A node's commands after a sequence, in order, in chunks as they come, for ever; goes on after a restart of the
     broker. One reader a node: a second one takes over from the first."""
+    async for entries in _followed(
+        connection, f"{prefix}.command.{node}", command_consumer(node), after_sequence, prefix
+    ):
+        yield entries
+
+
+async def _followed(
+    connection: Connection, subject: str, consumer: str, after_sequence: int, prefix: str
+) -> AsyncIterator[list[Entry]]:
     pause_s = RETRY_S
     while True:
         try:
@@ -38,8 +48,8 @@ async def commands(
                 connection,
                 log_stream(prefix),
                 after_sequence + 1,
-                subject=f"{prefix}.command.{node}",
-                name=command_consumer(node),
+                subject=subject,
+                name=consumer,
             ) as pull:
                 while True:
                     taken = await pull.take()
@@ -47,7 +57,7 @@ async def commands(
                     after_sequence = taken[-1].sequence
                     yield taken
         except PullLostError as error:
-            _logger.log(retry_level(pause_s), "commands of %s go on after %d: %s", node, after_sequence, error)
+            _logger.log(retry_level(pause_s), "%s goes on after %d: %s", consumer, after_sequence, error)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
@@ -72,6 +82,33 @@ class NatsAgentLink(Generic[Q]):
     def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
         """The node's commands after sequence `after`. See `commands`."""
         return commands(self._connection, node, after, self.prefix)
+
+    def registrations(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        """The node's registrations after sequence `after`, whoever wrote them, in the same way."""
+        subject = registration_subject(node, self.prefix)
+        return _followed(self._connection, subject, registration_consumer(node), after, self.prefix)
+
+    async def last_registration(self, node: str) -> Entry | None:
+        """The node's last registration as some broker has it, which on several may lag. Raises LogUnavailableError."""
+        try:
+            async with (
+                asyncio.timeout(READ_BACK_S),
+                Pull(
+                    self._connection,
+                    log_stream(self.prefix),
+                    1,
+                    subject=registration_subject(node, self.prefix),
+                    name=registration_consumer(node),
+                    policy="last_per_subject",
+                ) as pull,
+            ):
+                return (await pull.take())[-1] if pull.pending else None
+        except (PullLostError, TimeoutError) as error:
+            raise LogUnavailableError(f"the registrations of {node} cannot be read: {error}") from None
+
+    def beats(self, node: str) -> AsyncIterator[Beat]:
+        """The node's beats as they arrive, whoever sends them, for ever. Raises LogUnavailableError."""
+        return NatsBeats(self._connection, self.prefix, node).arriving()
 
     async def beat(self, beat: Heartbeat) -> bool:
         """Publish a beat; whether the broker acknowledged it."""
@@ -121,9 +158,27 @@ class MemoryAgentLink(Generic[Q]):
         """See `NatsAgentLink.append_batch`."""
         return await self._log.append_batch(messages, timeout_s)
 
-    async def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+    def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
         """See `NatsAgentLink.commands`."""
-        subject = f"{self.prefix}.command.{node}"
+        return self._followed(f"{self.prefix}.command.{node}", after)
+
+    def registrations(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        """See `NatsAgentLink.registrations`."""
+        return self._followed(registration_subject(node, self.prefix), after)
+
+    async def last_registration(self, node: str) -> Entry | None:
+        """See `NatsAgentLink.last_registration`."""
+        subject = registration_subject(node, self.prefix)
+        entries = await self._log.read(1, await self._log.last_sequence())
+        return next((entry for entry in reversed(entries) if entry.subject == subject), None)
+
+    async def beats(self, node: str) -> AsyncIterator[Beat]:
+        """See `NatsAgentLink.beats`."""
+        async for beat in self._telemetry.arriving():
+            if beat.node == node:
+                yield beat
+
+    async def _followed(self, subject: str, after: int) -> AsyncIterator[list[Entry]]:
         async for chunk in self._log.tail(after + 1):
             entries = [entry for entry in chunk if entry.subject == subject]
             if entries:

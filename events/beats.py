@@ -91,11 +91,11 @@ class NatsTelemetry:
 
 
 class NatsBeats:
-    """See `Beats`."""
+    """See `Beats`. `node` is the only one heard of, where it is given."""
 
-    def __init__(self, connection: Connection, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(self, connection: Connection, prefix: str = DEFAULT_PREFIX, node: str = "*") -> None:
         self._connection = connection
-        self._subject = f"{prefix}.heartbeat.*"
+        self._subject = f"{prefix}.heartbeat.{node}"
         self._stream = telemetry_stream(prefix)
 
     async def arriving(self) -> AsyncIterator[Beat]:

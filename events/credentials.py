@@ -1,7 +1,8 @@
 """The users of the broker, one per role, and what each may do there.
 
 Rules: a running role may write only its own class of subjects, and nobody who runs may delete, purge, change or restore
-a stream. An agent reads its own node's commands and nothing else. Passwords live in files of mode 0600 only.
+a stream. An agent reads its own node's commands and registrations, hears its
+own node's beats, and nothing else. Passwords live in files of mode 0600 only.
 
 A subject to publish is checked by the broker, a reply subject is not: whoever may ask JetStream's API can have the
 answer, a stored entry too, sent to where it may not publish, and a stream that listens there stores it. So the reader,
@@ -17,7 +18,7 @@ from typing import Final
 import msgspec
 
 from muster.events.connection import JETSTREAM_API, Credential
-from muster.events.subjects import DEFAULT_PREFIX, LOG_CLASSES, TELEMETRY_CLASSES, kebab
+from muster.events.subjects import DEFAULT_PREFIX, LOG_CLASSES, TELEMETRY_CLASSES, kebab, registration_subject
 from muster.events.types import NodeFact
 
 API: Final = "api"
@@ -73,6 +74,11 @@ def readback_consumer(node: str) -> str:
     return f"readback-{node}"
 
 
+def registration_consumer(node: str) -> str:
+    """The name of the consumer through which a node's agent learns who else registers its node."""
+    return f"registrations-{node}"
+
+
 def _inbox(role: str) -> str:
     return f"{Credential(role, '').inbox}.>"
 
@@ -105,13 +111,15 @@ def _agent(node: str, prefix: str) -> Permissions:
     for consumer, subject in (
         (command_consumer(node), f"{prefix}.command.{node}"),
         (readback_consumer(node), f"{prefix}.node.{node}.>"),
+        (registration_consumer(node), registration_subject(node, prefix)),
     ):
         publish += [
             f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
             f"$JS.API.CONSUMER.DELETE.{stream}.{consumer}",
         ]
-    return Permissions(publish, [_inbox(agent_role(node)), f"{prefix}.ask.{node}", f"{prefix}.ask.{node}.>"])
+    heard = [f"{prefix}.ask.{node}", f"{prefix}.ask.{node}.>", f"{prefix}.heartbeat.{node}"]
+    return Permissions(publish, [_inbox(agent_role(node)), *heard])
 
 
 def _heard_outside(prefix: str) -> list[str]:

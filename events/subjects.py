@@ -63,6 +63,11 @@ def writer_class(subject: str) -> str:
     return subject[first + 1 : second if second > 0 else None] if first > 0 else ""
 
 
+def registration_subject(node: str, prefix: str = DEFAULT_PREFIX) -> str:
+    """Where a node's registrations stand."""
+    return f"{prefix}.node.{node}.{_TOKEN[t.NodeRegistered]}"
+
+
 def fence_filter(prefix: str = DEFAULT_PREFIX) -> str:
     """The subjects whose last sequence fences a decider."""
     return f"{prefix}.decision.>"

@@ -2,7 +2,8 @@
 
 The order of things at a start keeps every crash harmless: lock, adopt, send what was not reported, register, beat,
 then obey commands later than the registration. A life whose lease has run out ends its leased workers, then registers
-anew; nothing of the old life can renew the lease after that.
+anew; nothing of the old life can renew the lease after that. Where another agent has registered this node, everything
+here ends at once: the log says that it does not run.
 """
 
 import asyncio
@@ -11,8 +12,7 @@ import logging
 import os
 import secrets
 import sqlite3
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ import muster
 from muster.events import codec
 from muster.events.binding import VisibleDevices
 from muster.events.log import Entry, LogError
-from muster.events.telemetry import GpuSampled, Heartbeat
+from muster.events.telemetry import Heartbeat
 from muster.events.types import (
     ExitStatus,
     Inventory,
@@ -32,24 +32,23 @@ from muster.events.types import (
     StopWorker,
     WorkerExited,
 )
+from muster.node_agent.beside import clean_folders, sample_devices, serve_asks
 from muster.node_agent.booking import RefusalError
 from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.journal import Journal
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers
 from muster.node_agent.lease import NS_PER_MS, Lease
-from muster.node_agent.link import AgentLink, LogAsk
+from muster.node_agent.link import AgentLink
 from muster.node_agent.outbox import Outbox
-from muster.node_agent.output import read_output
 from muster.node_agent.reporter import Reporter
+from muster.node_agent.rivals import NameTakenError, Rivals
 from muster.node_agent.worker import Key
 from muster.node_agent.workers import LaunchSettings, Workers, worker_cgroups
 
 logger = logging.getLogger(__name__)
 
 BEAT_TIMEOUT_MS: Final = 5_000
-SAMPLE_TIMEOUT_S: Final = 10.0
-CLEAN_EVERY_S: Final = 60.0
 FLUSH_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.5
 
@@ -71,7 +70,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent:
-    """The agent of one node. `run` returns after `stop`, or raises AgentLockedError; reports go through `link`."""
+    """The agent of one node. `run` returns after `stop`, or raises AgentLockedError or NameTakenError; reports go
+    through `link`."""
 
     def __init__(self, settings: AgentSettings, link: AgentLink, devices: DeviceSource) -> None:
         self._settings = msgspec.structs.replace(settings, data=settings.data.absolute())  # workers run elsewhere
@@ -80,13 +80,15 @@ class Agent:
         self._inventory = Inventory([], 0, 0, "")
         self._stop_asked = asyncio.Event()
         self._kill_jobs = False
+        self._alone = asyncio.Event()
+        self._name_taken: NameTakenError | None = None
         self._stopped = asyncio.Event()
         self._stopped.set()
         self.registered = asyncio.Event()
         """Set once the log has a registration of this process."""
 
     async def run(self) -> None:
-        """Serve until stopped. Raises AgentLockedError, OSError."""
+        """Serve until stopped. Raises AgentLockedError, NameTakenError, OSError."""
         self._stopped.clear()
         try:
             with Journal(self._settings.data) as journal:
@@ -110,6 +112,7 @@ class Agent:
         self._outbox = Outbox(journal, self._link, secrets.token_hex(8), self._stored)
         self._reporter = Reporter(settings.node, self._outbox)
         self._workers = Workers(data / "workers", self._keepers, self._reporter, launching)
+        self._rivals = Rivals(settings.node, settings.beat_ms, self._link, journal)
         try:
             self._keepers.warm()
             self._workers.adopt()
@@ -117,29 +120,62 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(work)
-                    for work in (self._outbox.run(), self._lives(), self._sample(), self._clean(), self._serve_asks())
+                    for work in (
+                        self._report(),
+                        self._live_on(),
+                        self._sample(),
+                        clean_folders(self._workers, settings.keep_s, settings.keep_count),
+                        serve_asks(self._link, settings.node, self._workers),
+                    )
                 ]
                 await self._stop_asked.wait()
                 tasks[1].cancel()
-                if self._kill_jobs:
-                    await self._workers.stop_all(settings.stop_grace_ms)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                            await self._outbox.flushed()
+                if self._name_taken is not None:
+                    tasks[0].cancel()
+                    await self._workers.stop_all(0)
+                    for worker in self._workers.running():
+                        logger.error("%s outlives every signal", worker.folder.path.name)
+                elif self._kill_jobs:
+                    await self._end_jobs()
                 for task in tasks:
                     task.cancel()
         finally:
             await self._workers.close()
             self._keepers.close()
             self._lease.close()
+        if self._name_taken is not None:
+            raise self._name_taken
+
+    async def _end_jobs(self) -> None:
+        await self._workers.stop_all(self._settings.stop_grace_ms)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._outbox.flushed()
+
+    async def _report(self) -> None:
+        """What earlier lives could not report is a registration too, perhaps: nothing is sent before it is known that
+        no other agent has taken this node."""
+        await self._alone.wait()
+        await self._outbox.run()
 
     # -- lives --------------------------------------------------------------------------------------------------
 
+    async def _live_on(self) -> None:
+        try:
+            await self._lives()
+        except NameTakenError as error:
+            self._name_taken = error
+            self._stop_asked.set()
+
     async def _lives(self) -> None:
+        check = self._rivals.check_start
         while True:
             if self._lease.over():
                 await self._workers.stop_leased()
                 self._lease.forget()
+            await check()
+            self._alone.set()
+            check = self._rivals.check_again
             self._inventory = await asyncio.to_thread(self._devices.inventory)
             incarnation = secrets.token_hex(8)
             try:
@@ -162,18 +198,20 @@ class Agent:
             logger.warning("the lease has run out: its workers end, and this node registers anew")
 
     async def _live(self, registered: int) -> None:
-        """Return when the lease has run out."""
+        """Return when the lease has run out. Raises NameTakenError."""
         beating = asyncio.Event()
         beats = asyncio.create_task(self._beat(self._reporter.incarnation, beating))
         commands = asyncio.create_task(self._obey_all(registered, beating))
+        rivals = asyncio.create_task(self._rivals.watch(registered))
+        tasks = (beats, commands, rivals)
         try:
-            done, _ = await asyncio.wait({beats, commands}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            beats.cancel()
-            commands.cancel()
-            await asyncio.gather(beats, commands, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _beat(self, incarnation: str, beating: asyncio.Event) -> None:
         """Beat until the lease has run out. A beat's sending is noted before it is sent."""
@@ -253,7 +291,7 @@ class Agent:
     def _no_start(self, command: StartWorker) -> str:
         """Why this agent starts nothing of the kind now ("" = it does)."""
         if command.incarnation != self._reporter.incarnation:
-            return f"meant for {command.incarnation}, an earlier life of this agent"
+            return f"meant for {command.incarnation}, another life of this node"
         if command.leased and self._lease.over():
             return "the agent's lease has run out"
         return "the agent is ending" if self._stop_asked.is_set() else ""
@@ -284,30 +322,5 @@ class Agent:
                 pass
 
     async def _sample(self) -> None:
-        while True:
-            await self.registered.wait()
-            try:
-                used_mib = self._workers.used_mib()
-                async with asyncio.timeout(SAMPLE_TIMEOUT_S):
-                    devices = await asyncio.to_thread(self._devices.samples, used_mib)
-                if devices:
-                    await self._link.sample(GpuSampled(self._settings.node, self._reporter.incarnation, devices))
-            except (LogError, OSError, TimeoutError) as error:
-                logger.debug("no sample: %s", error)
-            await asyncio.sleep(self._settings.sample_ms / 1000)
-
-    async def _clean(self) -> None:
-        while True:
-            await asyncio.to_thread(self._workers.clean, self._settings.keep_s, self._settings.keep_count, time.time())
-            await asyncio.sleep(CLEAN_EVERY_S)
-
-    async def _serve_asks(self) -> None:
-        def answer(ask: LogAsk) -> AsyncIterator[bytes]:
-            return read_output(self._workers, ask)
-
-        while True:
-            try:
-                await self._link.serve_asks(self._settings.node, answer)
-            except (LogError, OSError, TimeoutError) as error:
-                logger.warning("questions cannot be answered: %s", error)
-            await asyncio.sleep(RETRY_S)
+        await self.registered.wait()
+        await sample_devices(self._link, self._devices, self._workers, self._reporter, self._settings.sample_ms)

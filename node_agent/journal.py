@@ -1,4 +1,4 @@
-"""The agent's journal: which life it is in, which commands it has taken, which reports the log does not have yet.
+"""The agent's journal: which lives are its own, which commands it has taken, which reports the log does not have yet.
 
 One agent at a time: the data folder is locked. A command is durable here before it is acted on; reports are kept with
 their message ids, so that one sent twice is stored once. Writes run on a thread of their own.
@@ -15,8 +15,11 @@ from typing import Final, Self
 
 from muster.events.log import Message
 
+OWN_LIVES_LIMIT: Final = 10_000
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS life (only INTEGER PRIMARY KEY CHECK (only = 1), incarnation TEXT, taken INTEGER);
+CREATE TABLE IF NOT EXISTS own_life (number INTEGER PRIMARY KEY, incarnation TEXT NOT NULL UNIQUE);
+INSERT OR IGNORE INTO own_life (incarnation) SELECT incarnation FROM life;
 CREATE TABLE IF NOT EXISTS report (
     number INTEGER PRIMARY KEY, subject TEXT NOT NULL, payload BLOB NOT NULL, message_id TEXT NOT NULL UNIQUE
 );
@@ -41,6 +44,7 @@ class Journal:
         self._database = sqlite3.connect(folder / "journal.sqlite", check_same_thread=False, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)
+        self._own_lives = {row[0] for row in self._database.execute("SELECT incarnation FROM own_life")}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def __enter__(self) -> Self:
@@ -56,17 +60,27 @@ class Journal:
         row: tuple[str, int] | None = self._database.execute("SELECT incarnation, taken FROM life").fetchone()
         return row or ("", 0)
 
+    def is_own(self, incarnation: str) -> bool:
+        """Whether a life is or was one of the agents on this folder (as far as its last lives go back)."""
+        return incarnation in self._own_lives
+
     def unreported(self) -> list[Message]:
         """Reports of earlier lives that the log may not have, in their order."""
         rows = self._database.execute("SELECT subject, payload, message_id FROM report ORDER BY number")
         return [Message(*row) for row in rows]
 
     async def begin_life(self, incarnation: str) -> None:
-        """A new life: no command of it has been taken."""
-        await self._write(
-            "FULL",
-            lambda db: db.execute("INSERT OR REPLACE INTO life VALUES (1, ?, 0)", (incarnation,)),
-        )
+        """A new life: no command of it has been taken. It is one's own even where this cannot be written."""
+        self._own_lives.add(incarnation)
+
+        def begin(database: sqlite3.Connection) -> None:
+            database.execute("INSERT OR REPLACE INTO life VALUES (1, ?, 0)", (incarnation,))
+            database.execute("INSERT OR IGNORE INTO own_life (incarnation) VALUES (?)", (incarnation,))
+            database.execute(
+                "DELETE FROM own_life WHERE number <= (SELECT max(number) FROM own_life) - ?", (OWN_LIVES_LIMIT,)
+            )
+
+        await self._write("FULL", begin)
 
     async def take(self, sequence: int) -> None:
         """Commands up to `sequence` are about to be obeyed: never again."""

@@ -5,6 +5,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from muster.events.beats import Beat
 from muster.events.log import Ack, Entry, Message
 from muster.events.telemetry import GpuSampled, Heartbeat
 
@@ -34,6 +35,18 @@ class AgentLink(Protocol):
 
     def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
         """The node's commands after sequence `after`, in order, in chunks as they come, for ever."""
+        ...
+
+    def registrations(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        """The node's registrations after sequence `after`, whoever wrote them, in the same way."""
+        ...
+
+    async def last_registration(self, node: str) -> Entry | None:
+        """The node's last registration. It may lag; `registrations` gets every one in the end."""
+        ...
+
+    def beats(self, node: str) -> AsyncIterator[Beat]:
+        """The node's beats as they arrive, whoever sends them, for ever."""
         ...
 
     async def beat(self, beat: Heartbeat) -> bool:

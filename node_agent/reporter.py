@@ -18,12 +18,12 @@ class Reporter:
 
     def __init__(self, node: str, outbox: Outbox) -> None:
         self.incarnation = ""
-        self._node = node
+        self.node = node
         self._outbox = outbox
 
     def started(self, worker: Worker) -> None:
         """Its program runs."""
-        self._put(WorkerStarted(self._node, self.incarnation, *worker.key, pid=worker.pid))
+        self._put(WorkerStarted(self.node, self.incarnation, *worker.key, pid=worker.pid))
 
     def exited(self, worker: Worker) -> None:
         """Nothing of its tree is left."""
@@ -38,15 +38,15 @@ class Reporter:
 
     def stop_failed(self, worker: Worker, detail: str) -> None:
         """Its tree outlives every signal."""
-        self._put(StopFailed(self._node, self.incarnation, *worker.key, detail=detail))
+        self._put(StopFailed(self.node, self.incarnation, *worker.key, detail=detail))
 
     def ended(self, key: Key, status: ExitStatus) -> None:
         """Nothing of that worker is here."""
-        self._put(WorkerExited(self._node, self.incarnation, *key, exit=status))
+        self._put(WorkerExited(self.node, self.incarnation, *key, exit=status))
 
     def refuse(self, command: int, key: Key, reason: str) -> None:
         """The command of that sequence is not obeyed."""
-        self._put(WorkerRefused(self._node, self.incarnation, command, *key, reason=reason[:DETAIL_LIMIT]))
+        self._put(WorkerRefused(self.node, self.incarnation, command, *key, reason=reason[:DETAIL_LIMIT]))
 
     def _put(self, event: NodeFact) -> None:
         if self.incarnation:

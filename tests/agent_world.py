@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from muster.events import codec
+from muster.events.beats import Beat
 from muster.events.log import Ack, Entry, LogUnavailableError, Message
-from muster.events.subjects import subject_of
+from muster.events.subjects import registration_subject, subject_of
 from muster.events.telemetry import GpuSampled, Heartbeat
-from muster.events.types import Command, DeviceBinding, NodeRegistered, StartWorker, StopWorker
+from muster.events.types import Command, DeviceBinding, Event, NodeRegistered, StartWorker, StopWorker
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.inventory import Site, simulated
 from muster.node_agent.link import Answer
@@ -20,7 +21,8 @@ Fact = TypeVar("Fact")
 
 
 class FakeLink:
-    """A log and telemetry in memory. `broker_up` cuts both; `beats_heard` cuts the beats alone."""
+    """A log and telemetry in memory. `broker_up` cuts both; `beats_heard` cuts the beats alone, `registrations_heard`
+    what is heard of registrations. `listened` counts who listened for other agents' beats."""
 
     prefix = "muster"
 
@@ -28,11 +30,13 @@ class FakeLink:
         self.entries: list[Entry] = []
         self.ids: dict[str, int] = {}
         self.sent: list[str] = []
-        self.beats: list[Heartbeat] = []
+        self.beaten: list[Heartbeat] = []
         self.samples: list[GpuSampled] = []
         self.answer: Answer | None = None
         self.broker_up = True
         self.beats_heard = True
+        self.registrations_heard = True
+        self.listened = 0
         self.failures: list[Exception] = []
         self.changed = asyncio.Condition()
 
@@ -59,9 +63,30 @@ class FakeLink:
         await self._notify()
         return acks
 
-    async def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+    def commands(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        return self._followed(f"muster.command.{node}", after)
+
+    def registrations(self, node: str, after: int) -> AsyncIterator[list[Entry]]:
+        return self._followed(registration_subject(node) if self.registrations_heard else "nothing", after)
+
+    async def last_registration(self, node: str) -> Entry | None:
+        if not self.broker_up:
+            await self._notify()
+            raise LogUnavailableError("no broker")
+        return next((e for e in reversed(self.entries) if e.subject == registration_subject(node)), None)
+
+    async def beats(self, node: str) -> AsyncIterator[Beat]:
+        self.listened += 1
+        await self._notify()
+        heard = len(self.beaten)
         while True:
-            found = [e for e in self.entries[after:] if e.subject == f"muster.command.{node}"]
+            await self.until(lambda heard=heard: len(self.beaten) > heard)  # type: ignore[misc]
+            heard += 1
+            yield Beat(node, self.beaten[heard - 1].incarnation, 0)
+
+    async def _followed(self, subject: str, after: int) -> AsyncIterator[list[Entry]]:
+        while True:
+            found = [e for e in self.entries[after:] if e.subject == subject]
             if found:
                 after = found[-1].sequence
                 yield found
@@ -72,7 +97,7 @@ class FakeLink:
 
     async def beat(self, beat: Heartbeat) -> bool:
         if self.broker_up and self.beats_heard:
-            self.beats.append(beat)
+            self.beaten.append(beat)
             await self._notify()
             return True
         return False
@@ -86,7 +111,11 @@ class FakeLink:
         await asyncio.Event().wait()
 
     async def command(self, command: Command) -> int:
-        ack = self._store(subject_of(command), codec.encode(command), f"command-{len(self.entries)}")
+        return await self.put(command)
+
+    async def put(self, event: Event) -> int:
+        """Somebody else's entry."""
+        ack = self._store(subject_of(event), codec.encode(event), f"other-{len(self.entries)}")
         await self._notify()
         return ack.sequence
 

@@ -119,6 +119,38 @@ async def test_an_agent_reports_reads_its_commands_and_shows_life(connect: Conne
     assert [entry.sequence for entry in await take_commands(agent, 4, 1)] == [5]
 
 
+async def test_an_agent_learns_who_else_is_the_agent_of_its_node(connect: Connect) -> None:
+    one, other = NatsAgentLink(await connect("agent-node-1"), "node-1", Question), await connect("agent-node-1")
+    assert await one.last_registration("node-1") is None
+    await other.request("muster.node.node-1.worker-started", b"{}")
+    for body in (b"first", b"second"):
+        await other.request("muster.node.node-1.node-registered", body)
+    last = await one.last_registration("node-1")
+    assert last is not None
+    assert (last.sequence, last.payload) == (3, b"second")
+    async with asyncio.timeout(20), aclosing(one.registrations("node-1", 1)) as found:  # type: ignore[type-var]
+        assert (await anext(found))[0].payload == b"first"
+    beats = one.beats("node-1")
+    heard = asyncio.ensure_future(anext(beats))
+    foreign = await connect("agent-node-2")
+    while not heard.done():
+        await foreign.request("muster.heartbeat.node-2", msgspec.json.encode(Heartbeat("node-2", "life", 1)))
+        await other.request("muster.heartbeat.node-1", msgspec.json.encode(Heartbeat("node-1", "other", 1)))
+    assert (await heard).incarnation == "other"
+    await beats.aclose()  # type: ignore[attr-defined]
+
+
+async def test_an_agent_hears_no_other_node(connect: Connect) -> None:
+    agent, foreign = await connect("agent-node-1"), await connect("agent-node-2")
+    heard: list[bytes] = []
+    for subject in ("muster.heartbeat.node-2", "muster.heartbeat.*", "muster.node.node-2.node-registered"):
+        await agent.subscribe(subject, lambda _s, _r, _h, payload: heard.append(payload))
+    for subject in ("muster.heartbeat.node-2", "muster.node.node-2.node-registered"):
+        await foreign.request(subject, b"{}")
+    await agent.request("muster.heartbeat.node-1", b"{}")
+    assert heard == []
+
+
 async def take_commands(agent: NatsAgentLink[Question], after: int, count: int) -> list[Entry]:
     entries: list[Entry] = []
     async with asyncio.timeout(20), aclosing(agent.commands("node-1", after)) as chunks:  # type: ignore[type-var]
@@ -160,6 +192,9 @@ async def test_an_agent_reads_nothing_but_its_own(connect: Connect) -> None:
         ("muster.command.node-2", "commands-node-1"),
         ("muster.command.node-1", "commands-node-2"),
         ("muster.>", "commands-node-1"),
+        ("muster.node.node-2.node-registered", "registrations-node-1"),
+        ("muster.node.node-1.node-registered", "registrations-node-2"),
+        ("muster.>", "registrations-node-1"),
     ):
         assert not await can_pull(connection, subject, name), subject
 

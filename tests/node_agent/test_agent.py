@@ -36,9 +36,9 @@ async def test_a_node_registers_its_inventory_and_beats(new_node: NewNode, link:
     assert [device.uuid for device in registered.inventory.devices] == [f"GPU-sim-node-1-{i}" for i in range(8)]
     assert {(d.model, d.nominal_mib) for d in registered.inventory.devices} == {("A100-80GB", 81_920)}
     assert registered.workers == []
-    await link.until(lambda: len(link.beats) >= 3 and link.samples)
-    assert [beat.count for beat in link.beats[:3]] == [1, 2, 3]
-    assert {beat.incarnation for beat in link.beats} == {registered.incarnation}
+    await link.until(lambda: len(link.beaten) >= 3 and link.samples)
+    assert [beat.count for beat in link.beaten[:3]] == [1, 2, 3]
+    assert {beat.incarnation for beat in link.beaten} == {registered.incarnation}
     assert len(link.samples[0].devices) == 8
 
 

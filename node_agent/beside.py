@@ -1,0 +1,60 @@
+"""What an agent does beside its lives, each for ever: sampling devices, deleting old folders, answering questions.
+
+Nothing here may end the agent: what fails is tried again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+from muster.events.log import LogError
+from muster.events.telemetry import GpuSampled
+from muster.node_agent.inventory import DeviceSource
+from muster.node_agent.link import AgentLink, LogAsk
+from muster.node_agent.output import read_output
+from muster.node_agent.reporter import Reporter
+from muster.node_agent.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_TIMEOUT_S: Final = 10.0
+CLEAN_EVERY_S: Final = 60.0
+RETRY_S: Final = 0.5
+
+
+async def sample_devices(
+    link: AgentLink, devices: DeviceSource, workers: Workers, reporter: Reporter, every_ms: int
+) -> None:
+    """Send what the devices are doing, once every `every_ms`."""
+    while True:
+        try:
+            async with asyncio.timeout(SAMPLE_TIMEOUT_S):
+                samples = await asyncio.to_thread(devices.samples, workers.used_mib())
+            if samples:
+                await link.sample(GpuSampled(reporter.node, reporter.incarnation, samples))
+        except (LogError, OSError, TimeoutError) as error:
+            logger.debug("no sample: %s", error)
+        await asyncio.sleep(every_ms / 1000)
+
+
+async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> None:
+    """Delete the folders of workers long over. See `Workers.clean`."""
+    while True:
+        await asyncio.to_thread(workers.clean, keep_s, keep_count, time.time())
+        await asyncio.sleep(CLEAN_EVERY_S)
+
+
+async def serve_asks(link: AgentLink, node: str, workers: Workers) -> None:
+    """Answer questions for workers' output."""
+
+    def answer(ask: LogAsk) -> AsyncIterator[bytes]:
+        return read_output(workers, ask)
+
+    while True:
+        try:
+            await link.serve_asks(node, answer)
+        except (LogError, OSError, TimeoutError) as error:
+            logger.warning("questions cannot be answered: %s", error)
+        await asyncio.sleep(RETRY_S)
