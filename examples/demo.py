@@ -34,13 +34,16 @@ def expect(truth: object, what: str) -> None:
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """`muster up` on the folder, once it works; gives its address."""
     ports = "47000-47999"
-    up = subprocess.Popen([MUSTER, "up", "--data", str(folder), "--port", "0", "--ports", ports])
+    words = [MUSTER, "up", "--data", str(folder), "--port", "0", "--ports", ports]
+    up = subprocess.Popen(words, stdout=subprocess.DEVNULL)  # what it says is for a person who goes on from there
     deadline_s = time.monotonic() + START_S
     while not (folder / "up.json").exists():
         expect(up.poll() is None, "`muster up` ended")
         expect(time.monotonic() < deadline_s, "`muster up` is not ready in time")
         time.sleep(0.05)
-    return up, str(json.loads((folder / "up.json").read_text())["url"])
+    told = json.loads((folder / "up.json").read_text())
+    print(f"`muster up` runs: API {told['url']}, broker {told['broker']}, nodes {', '.join(told['nodes'])}", flush=True)
+    return up, str(told["url"])
 
 
 def muster(*words: str) -> str:

@@ -12,9 +12,12 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 async def follow(url: str, reader: dict[str, str], after: int = 0) -> None:
     """Print each allocation whose sequence is greater than `after`, for ever."""
-    inbox = f"_INBOX.{reader['user']}"
-    user, password = reader["user"], reader["password"]
-    connection = await nats.connect(url, user=user, password=password, inbox_prefix=inbox, max_reconnect_attempts=-1)
+
+    async def tell(error: Exception) -> None:
+        print(f"{url}: {error or 'no answer'}; trying again", file=sys.stderr)
+
+    account = {"user": reader["user"], "password": reader["password"], "inbox_prefix": f"_INBOX.{reader['user']}"}
+    connection = await nats.connect(url, **account, max_reconnect_attempts=-1, error_cb=tell)
     start = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=after + 1)
     messages = await connection.jetstream(prefix=reader["api"]).subscribe(
         "muster.decision.*.job-allocated", stream="MUSTER_LOG", config=start, ordered_consumer=True, idle_heartbeat=0.5
@@ -28,5 +31,5 @@ async def follow(url: str, reader: dict[str, str], after: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    reader = json.loads(Path(sys.argv[2]).read_bytes())["reader"]
-    asyncio.run(follow(sys.argv[1], reader, *map(int, sys.argv[3:])))
+    _, url, credentials, *after = sys.argv if len(sys.argv) > 2 else sys.exit(__doc__)  # noqa: PLR2004 - the two it needs
+    asyncio.run(follow(url, json.loads(Path(credentials).read_bytes())["reader"], *map(int, after)))

@@ -97,6 +97,9 @@ def test_ctrl_c_ends_everything_jobs_too(tmp_path: Path) -> None:
         assert up.end() == 0
         until(lambda: not alive(pid) and not alive(broker), "something outlives Ctrl-C")
         assert not (up.data / "up.json").exists()
+    with running(tmp_path / "data") as up:
+        [ended] = json.loads(up.call("jobs", "--json"))["jobs"]
+        assert (ended["state"], ended["why"]) == ("CANCELLED", f"ended with its agent on {ended['nodes'][0]}")
 
 
 def test_kill_9_leaves_jobs_to_be_adopted(tmp_path: Path) -> None:
@@ -233,3 +236,4 @@ def test_the_demonstration_proves_itself() -> None:
     found = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "all of it is so" in found.stdout
+    assert "in another terminal" not in found.stdout

@@ -76,6 +76,28 @@ async def test_the_example_follows_allocations_through_a_restart(broker: Broker,
         await follower.wait()
 
 
+def test_the_example_without_arguments_says_what_it_needs() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "python follow_allocations.py nats://HOST:PORT CREDENTIALS [SEQUENCE]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_the_example_says_in_a_line_that_no_broker_answers(tmp_path: Path) -> None:
+    (tmp_path / "reader.json").write_text('{"reader": {"user": "reader", "password": "x", "api": "MUSTER.API"}}')
+    words = (str(EXAMPLE), "nats://127.0.0.1:9", str(tmp_path / "reader.json"))
+    follower = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=subprocess.PIPE)
+    assert follower.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            line = (await follower.stderr.readline()).decode()
+    finally:
+        follower.kill()
+        await follower.wait()
+    assert line.startswith("nats://127.0.0.1:9: ")
+    assert line.endswith("; trying again\n")
+
+
 def test_the_example_is_about_twenty_lines_of_plain_nats() -> None:
     code = EXAMPLE.read_text()
     assert "muster." not in re.sub(r'"muster\.[^"]*"', "", code)
