@@ -20,15 +20,18 @@ from muster.api.parts import (
     connected,
     explained,
     following,
+    open_log,
     process_name,
     read_place,
+    ready,
+    running,
     scheduling,
 )
-from muster.api.process import make_folder
+from muster.api.process import make_folder, waiting
 from muster.events.credentials import SCHEDULER
-from muster.events.jetstream import JetStreamLog
 from muster.events.streams import set_up
 from muster.node_agent.agent import AgentSettings
+from muster.projections.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ async def run_server(options: ServerOptions) -> None:
         if options.create_streams:
             for role in ("operator", "system"):
                 place.credential(role)
-            await set_up(place.servers, place.credentials, prefix=place.prefix, replicas=options.create_streams)
+            count = options.create_streams
+            with waiting(f"{count} broker{'s' * (count > 1)} at {', '.join(place.servers)}, as --create-streams says"):
+                await set_up(place.servers, place.credentials, prefix=place.prefix, replicas=count)
         server, _ = await stack.enter_async_context(
             api_server(place, options.data / "server.sqlite", options.host, options.port, tasks)
         )
@@ -98,12 +103,20 @@ async def run_scheduler(options: SchedulerOptions) -> None:
         place = options.prepare()
         name = process_name()
         connection = await stack.enter_async_context(connected(place, SCHEDULER, f"muster follower {name}"))
-        log = await JetStreamLog.open(connection, place.prefix)
+        log = await open_log(connection, place)
         path = options.data / "scheduler.sqlite"
         follower, _ = await stack.enter_async_context(following(log, path, tasks))
-        await stack.enter_async_context(scheduling(place, name, follower, tasks))
-        click.echo(f"muster scheduler {name} stands by, and leads when no other does")
+        scheduler = await stack.enter_async_context(scheduling(place, name, follower, tasks))
+        await stack.enter_async_context(running(_tell(scheduler), "the word of who leads", tasks))
         await tasks.failed()
+
+
+async def _tell(scheduler: Scheduler) -> None:
+    while True:
+        await scheduler.standing_by.wait()
+        click.echo(f"muster scheduler {scheduler.name} stands by, and leads when no other does")
+        await scheduler.leading.wait()
+        click.echo(f"muster scheduler {scheduler.name} leads")
 
 
 async def run_agent(options: AgentOptions) -> None:
@@ -116,6 +129,8 @@ async def run_agent(options: AgentOptions) -> None:
         settings = AgentSettings(
             node=options.node, data=options.data / "agents" / options.node, lease_ms=round(options.lease_s * 1000)
         )
-        await stack.enter_async_context(agency(place, settings, devices, tasks))
+        agent = await stack.enter_async_context(agency(place, settings, devices, tasks))
+        with waiting(f"{options.node} to be registered in the log"):
+            await ready(tasks, agent.registered)
         click.echo(f"muster agent of {options.node}: {equipment(devices)}")
         await tasks.failed()

@@ -48,6 +48,7 @@ _EXIT_OF_STATUS = {
     415: Exit.USAGE,
     422: Exit.USAGE,
     503: Exit.UNREACHABLE,
+    507: Exit.UNREACHABLE,
 }
 _EXIT_OF_CODE = {"never_fits": Exit.NEVER_FITS, "key_reused": Exit.CONFLICT}
 

@@ -49,7 +49,8 @@ def _run(main: Any, *, verbose: bool) -> None:
     try:
         process.run(main, verbose=verbose)
     except process.StartError as error:
-        raise CommandError(str(error), Exit.FAILED, error.next_step) from error
+        code = Exit.UNREACHABLE if error.is_unreachable else Exit.FAILED
+        raise CommandError(str(error), code, error.next_step) from error
 
 
 @click.command()

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.api.http import AddressError, HttpServer
-from muster.api.process import StartError
+from muster.api.process import StartError, waiting
 from muster.api.service import OutputError, Service
 from muster.api.submitting import Submitter
 from muster.events.agent_link import NatsAgentLink
@@ -28,11 +28,12 @@ from muster.events.connection import Connection, Credential, NoAnswerError
 from muster.events.credentials import API, SCHEDULER, agent_role, read_credentials
 from muster.events.jetstream import JetStreamLog
 from muster.events.lease import NatsLease
-from muster.events.log import LogError
+from muster.events.log import LogError, LogUnavailableError
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.link import LogAsk
+from muster.node_agent.rivals import NameTakenError
 from muster.projections.follower import Follower
 from muster.projections.scheduler import Scheduler
 from muster.projections.schema import StoreError
@@ -86,6 +87,26 @@ class Tasks:
             raise StartError(f"{task.get_name()} ended by itself")
 
 
+async def ready(tasks: Tasks, *conditions: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until everything works, or something has failed. Raises what failed, or StartError."""
+
+    async def wait() -> None:
+        for condition in conditions:
+            await condition.wait()
+
+    waits, fails = asyncio.create_task(wait()), asyncio.create_task(tasks.failed())
+    try:
+        done, _ = await asyncio.wait({waits, fails}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if fails in done:
+            fails.result()
+        if not done:
+            raise StartError(f"not ready after {timeout_s:.0f} s", "--verbose says more")
+    finally:
+        for task in (waits, fails):
+            task.cancel()
+        await asyncio.wait({waits, fails})
+
+
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, Any], name: str, tasks: Tasks) -> AsyncGenerator[None, None]:
     """`work` runs inside; it is cancelled, and waited for, at the end."""
@@ -102,18 +123,30 @@ async def explained() -> AsyncGenerator[None, None]:
     """What cannot be had at a start, as errors for people."""
     try:
         yield
-    except (BrokerError, NoAnswerError, LogError, StoreError, AddressError, AgentLockedError) as error:
+    except (NoAnswerError, LogUnavailableError) as error:
+        raise StartError(str(error), is_unreachable=True) from error
+    except NameTakenError as error:
+        raise StartError(str(error), "end the other one, or give this one another --node") from error
+    except (BrokerError, LogError, StoreError, AddressError, AgentLockedError) as error:
         raise StartError(str(error)) from error
 
 
 @asynccontextmanager
 async def connected(place: Place, role: str, name: str) -> AsyncGenerator[Connection, None]:
     """A connection of a role's own."""
-    connection = await Connection.open(place.servers, place.credential(role), name)
+    credential = place.credential(role)
+    with waiting(f"a broker at {', '.join(place.servers)}"):
+        connection = await Connection.open(place.servers, credential, name)
     try:
         yield connection
     finally:
         await connection.close()
+
+
+async def open_log(connection: Connection, place: Place) -> JetStreamLog:
+    """The log. Raises LogError."""
+    with waiting(f"the log at {', '.join(place.servers)} to answer"):
+        return await JetStreamLog.open(connection, place.prefix)
 
 
 @asynccontextmanager
@@ -151,7 +184,7 @@ async def api_server(
 ) -> AsyncGenerator[tuple[HttpServer, Follower], None]:
     """The HTTP API. Gives the server and the fold it reads from."""
     async with connected(place, API, "muster api") as connection:
-        log = await JetStreamLog.open(connection, place.prefix)
+        log = await open_log(connection, place)
         submitter = Submitter(log)
         async with (
             following(log, store_path, tasks) as (follower, store),
@@ -175,7 +208,7 @@ async def api_server(
 async def scheduling(place: Place, name: str, follower: Follower, tasks: Tasks) -> AsyncGenerator[Scheduler, None]:
     """A scheduler on a fold that somebody else runs."""
     async with connected(place, SCHEDULER, f"muster scheduler {name}") as connection:
-        log = await JetStreamLog.open(connection, place.prefix)
+        log = await open_log(connection, place)
         lease = NatsLease(connection, name, place.prefix)
         scheduler = Scheduler(name, log, follower, lease, NatsBeats(connection, place.prefix))
         async with running(scheduler.run(), "the scheduler", tasks):

@@ -1,21 +1,39 @@
 """How a program of Muster runs: one event loop, signals, logging, and errors that a person can act on."""
 
 import asyncio
+import functools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import click
+
+MOMENT_S: Final = 1.5
 
 
 class StartError(Exception):
-    """The program cannot run; `next_step` says what to try."""
+    """The program cannot run; `next_step` says what to try. `is_unreachable`: the broker or its log does not answer."""
 
-    def __init__(self, message: str, next_step: str = "") -> None:
+    def __init__(self, message: str, next_step: str = "", *, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.next_step = next_step
+        self.is_unreachable = is_unreachable
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None, None, None]:
+    """Say on stderr what is waited for, if it takes longer than a moment."""
+    say = functools.partial(click.echo, f"muster: waiting for {what}", err=True)
+    timer = asyncio.get_running_loop().call_later(MOMENT_S, say)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def make_folder(path: Path) -> None:

@@ -21,7 +21,7 @@ import click
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment
-from muster.api.parts import Place, Tasks, agency, api_server, explained, running, scheduling
+from muster.api.parts import Place, Tasks, agency, api_server, explained, ready, running, scheduling
 from muster.api.process import StartError, make_folder
 from muster.core.state import ENDED
 from muster.events.broker import Broker, BrokerError
@@ -78,7 +78,7 @@ async def run_up(options: UpOptions) -> None:
         ]
         await stack.enter_async_context(_ending_jobs(agents, follower))
         scheduler = await stack.enter_async_context(scheduling(place, LEASE_HOLDER, follower, tasks))
-        await _ready(tasks, scheduler.leading, *(agent.registered for agent in agents))
+        await ready(tasks, scheduler.leading, *(agent.registered for agent in agents), timeout_s=READY_S)
         stack.enter_context(_announced(data, server.url, broker, devices))
         _greet(options, server.url, broker, devices)
         await tasks.failed()
@@ -127,26 +127,6 @@ async def _ending_jobs(agents: list[Agent], follower: Follower) -> AsyncGenerato
             click.echo("\nending what runs: it has ten seconds; what waits starts with the next `muster up`", err=True)
         await asyncio.gather(*(agent.stop(kill_jobs=True) for agent in agents))
         raise
-
-
-async def _ready(tasks: Tasks, *conditions: asyncio.Event) -> None:
-    """Wait until everything works, or something has failed. Raises StartError."""
-
-    async def wait() -> None:
-        for condition in conditions:
-            await condition.wait()
-
-    waiting, failing = asyncio.create_task(wait()), asyncio.create_task(tasks.failed())
-    try:
-        done, _ = await asyncio.wait({waiting, failing}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-        if failing in done:
-            failing.result()
-        if not done:
-            raise StartError(f"not ready after {READY_S:.0f} s", "--verbose says more")
-    finally:
-        for task in (waiting, failing):
-            task.cancel()
-        await asyncio.wait({waiting, failing})
 
 
 @contextmanager

@@ -166,7 +166,10 @@ async def check_log(connection: Connection, prefix: str) -> None:
     config = log_config(prefix, 0, None)
     info = await _patiently(connection, f"STREAM.INFO.{config['name']}", None)
     if info is None:
-        raise StreamMismatchError(f"there is no stream {config['name']}: the operator's set-up creates it")
+        raise StreamMismatchError(
+            f"there is no stream {config['name']}: `muster server --create-streams N` creates it (N is the"
+            " number of brokers)"
+        )
     del config["num_replicas"]
     differences = differences_of(config, info)
     if differences:

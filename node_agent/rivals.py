@@ -68,11 +68,13 @@ class Rivals:
         return NameTakenError(f"{self._node} was registered by another agent; two agents must not have one name")
 
     async def _last_foreign(self) -> bool:
+        level = logging.WARNING
         while True:
             try:
                 last = await self._link.last_registration(self._node)
             except (LogError, OSError, TimeoutError) as error:
-                logger.warning("the last registration cannot be read: %s", error)
+                logger.log(level, "the last registration cannot be read: %s", error)
+                level = logging.DEBUG
                 await asyncio.sleep(RETRY_S)
             else:
                 return last is not None and self._is_foreign(last)

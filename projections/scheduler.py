@@ -44,13 +44,15 @@ class _TermEndedError(Exception):
 
 
 class Scheduler:
-    """One candidate. `leading` is set while it leads."""
+    """One candidate. `leading` is set while it leads, `standing_by` while it does not."""
 
     def __init__(
         self, name: str, log: Log, follower: Follower, lease: Lease, beats: Beats, watch: Watch | None = None
     ) -> None:
         self.name: Final = name
         self.leading: Final = asyncio.Event()
+        self.standing_by: Final = asyncio.Event()
+        self.standing_by.set()
         self._log: Final = log
         self._follower: Final = follower
         self._lease: Final = lease
@@ -94,6 +96,7 @@ class Scheduler:
             logger.warning("%s leads no more: %s", self.name, error or type(error).__name__)
         finally:
             self.leading.clear()
+            self.standing_by.set()
             renewing.cancel()
             await asyncio.wait({renewing})
             with contextlib.suppress(LogError):
@@ -121,6 +124,7 @@ class Scheduler:
         await self._follower.wait_for(await self._log.last_sequence(), CATCH_UP_S)
         await self._begin_term()
         await self._read_last_beats()
+        self.standing_by.clear()
         self.leading.set()
         logger.info("%s leads from entry %d on", self.name, self._follower.position)
         while True:
