@@ -1,8 +1,8 @@
 """The broker's process: where its binary is, how it is started so that it ends with us, whether it is well."""
 
 import asyncio
-import contextlib
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -13,6 +13,9 @@ from typing import Final
 import msgspec
 
 LOOPBACK: Final = "127.0.0.1"
+SERVER_PORTS: Final = range(12_000, 20_000)
+"""Below the ports of outgoing connections, on every usual system."""
+PORT_TRIES: Final = 1000
 
 _LAUNCHER: Final = """
 import os, signal, sys
@@ -49,12 +52,17 @@ def find_server() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free on loopback now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+    """Ports that are free on loopback now, none that an outgoing connection may be given: a client that calls again and
+    again while a server is down would sooner or later call from the server's own port, and hold it. Raises
+    BrokerError."""
+    found: set[int] = set()
+    for _ in range(PORT_TRIES):
+        port = secrets.choice(SERVER_PORTS)
+        if is_free(port):
+            found.add(port)
+        if len(found) == count:
+            return sorted(found)
+    raise BrokerError(f"{count} free ports on {LOOPBACK} were not found")
 
 
 async def launch(configuration: Path, log: Path, lock: int) -> asyncio.subprocess.Process:

@@ -12,7 +12,7 @@ import pytest
 from log_cases import SMALL, fact
 
 from muster.events.broker import Broker, BrokerError
-from muster.events.broker_process import find_server
+from muster.events.broker_process import find_server, free_ports
 from muster.events.connection import Connection
 from muster.events.credentials import read_credentials
 from muster.events.jetstream import JetStreamLog
@@ -117,3 +117,10 @@ async def test_it_dies_with_its_parent(tmp_path: Path) -> None:
 def test_the_server_is_the_one_that_was_installed() -> None:
     version = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True).stdout
     assert version.strip() == "nats-server: v2.15.1"
+
+
+def test_servers_get_no_port_of_outgoing_connections() -> None:
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = free_ports(30)
+    assert len(set(ports)) == 30
+    assert max(ports) < first_outgoing
