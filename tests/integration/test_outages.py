@@ -67,7 +67,8 @@ async def test_a_broker_is_away_for_less_than_the_lease_and_for_longer(tmp_path:
                 *(Expected(node, job, 0) for node, job in zip(NODES, quick, strict=True)),
             ],
         )
-        assert [event.job for event in proof.of(t.JobRequeued)] == [moves]
+        assert {event.job for event in proof.of(t.JobRequeued)} == {moves}
+        assert [event.cause for event in proof.of(t.JobRequeued) if event.counted] == ["node_fail"]
 
 
 async def test_an_agent_silent_for_less_than_its_lease_is_suspect_and_keeps_its_work(tmp_path: Path) -> None:
