@@ -3,7 +3,7 @@
 import click
 
 from muster import __version__
-from muster.api import cli_cluster, cli_follow, cli_jobs, cli_serve, cli_submit
+from muster.api import cli_cluster, cli_follow, cli_jobs, cli_serve, cli_site, cli_submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,6 +17,7 @@ for _command in (
     cli_serve.server,
     cli_serve.scheduler,
     cli_serve.agent,
+    cli_site.credentials,
     cli_submit.submit,
     cli_submit.run,
     cli_jobs.jobs,
