@@ -18,7 +18,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address to listen on.")
 _port = click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one.")
 _data = click.option("--data", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder.")
-_ports = click.option("--ports", default="42000-42999", show_default=True, help="Ports that a job's workers meet on.")
+_ports = click.option("--ports", default="21000-21999", show_default=True, help="Ports that a job's workers meet on.")
 _verbose = click.option("--verbose", "-v", is_flag=True, help="Log what goes on to stderr.")
 _lease = click.option(
     "--lease", "lease_s", type=click.FloatRange(min=0), default=120.0, show_default=True,

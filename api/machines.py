@@ -26,7 +26,7 @@ def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Seque
     """Where a node stands; `ports` is FIRST-LAST, a label NAME=VALUE. Raises StartError."""
     first, _, last = ports.partition("-")
     if not (first.isdecimal() and last.isdecimal() and LOWEST_PORT <= int(first) <= int(last) <= HIGHEST_PORT):
-        raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 42000-42999")
+        raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 21000-21999")
     named = {}
     for label in labels:
         name, equals, value = label.partition("=")

@@ -62,7 +62,8 @@ class Device(_Part, frozen=True):
 
 
 class Inventory(_Part, frozen=True):
-    """What a node has. Nodes with the same `fabric` can run one gang together; "" is not linked."""
+    """What a node has. Nodes with the same `fabric` can run one gang together; "" is not linked. The ports are those
+    that workers meet on: by default below the range that a Linux kernel gives to outgoing connections."""
 
     devices: list[Device]
     cpus: Small
@@ -70,8 +71,8 @@ class Inventory(_Part, frozen=True):
     address: Token
     fabric: Token = ""
     labels: Labels = {}
-    first_port: Port = 42000
-    last_port: Port = 42999
+    first_port: Port = 21000
+    last_port: Port = 21999
     driver: Token = ""
 
 

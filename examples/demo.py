@@ -33,7 +33,7 @@ def expect(truth: object, what: str) -> None:
 
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """`muster up` on the folder, once it works; gives its address."""
-    ports = "47000-47999"
+    ports = "22000-22999"
     words = [MUSTER, "up", "--data", str(folder), "--port", "0", "--ports", ports]
     up = subprocess.Popen(words, stdout=subprocess.DEVNULL)  # what it says is for a person who goes on from there
     deadline_s = time.monotonic() + START_S

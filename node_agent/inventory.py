@@ -63,8 +63,8 @@ class Site(msgspec.Struct, frozen=True):
     address: str = "127.0.0.1"
     fabric: str = ""
     labels: dict[str, str] = {}
-    first_port: int = 42000
-    last_port: int = 42999
+    first_port: int = 21000
+    last_port: int = 21999
 
 
 # -- simulated --------------------------------------------------------------------------------------------------

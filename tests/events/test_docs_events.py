@@ -45,7 +45,7 @@ def allocation(job: int, attempt: int = 1) -> bytes:
             attempt=attempt,
             placements=[t.Placement(0, "node-1", "life", [4, 5]), t.Placement(1, "node-2", "life", [0, 1])],
             master_address="10.0.0.1",
-            master_port=42000,
+            master_port=21000,
             why="best-fit",
         )
     )

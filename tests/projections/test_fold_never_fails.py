@@ -16,7 +16,7 @@ from muster.projections.fold import Fold
 
 EVENT_TYPES = t.Event.__args__
 WORDS = ["node-1", "node-2", "node-1-life-1", "node-1-life-2", "ada", "default", "f"]
-NUMBERS = [0, 0, 1, 1, 2, 3, 4, 8, 1000, 42000, (1 << 31)]
+NUMBERS = [0, 0, 1, 1, 2, 3, 4, 8, 1000, 21000, (1 << 31)]
 
 
 def some(kind: msgspec.inspect.Type, random_: random.Random) -> Any:
