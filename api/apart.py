@@ -20,8 +20,9 @@ from muster.api.parts import (
     connected,
     explained,
     following,
+    lasting_name,
+    locked,
     open_log,
-    process_name,
     read_place,
     ready,
     running,
@@ -83,6 +84,7 @@ async def run_server(options: ServerOptions) -> None:
     async with explained(), AsyncExitStack() as stack:
         check_address(options.host)
         place = options.prepare()
+        stack.enter_context(locked(options.data, "server"))
         if options.create_streams:
             for role in ("operator", "system"):
                 place.credential(role)
@@ -101,7 +103,8 @@ async def run_scheduler(options: SchedulerOptions) -> None:
     tasks = Tasks()
     async with explained(), AsyncExitStack() as stack:
         place = options.prepare()
-        name = process_name()
+        stack.enter_context(locked(options.data, "scheduler"))
+        name = lasting_name(options.data)
         connection = await stack.enter_async_context(connected(place, SCHEDULER, f"muster follower {name}"))
         log = await open_log(connection, place)
         path = options.data / "scheduler.sqlite"

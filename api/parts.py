@@ -6,10 +6,12 @@ part that ends by itself has failed, and `Tasks` makes that the program's failur
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -230,6 +232,28 @@ async def agency(place: Place, settings: AgentSettings, devices: DeviceSource, t
             await asyncio.wait({task})
 
 
-def process_name() -> str:
-    """A name for this process among all that run."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+@contextmanager
+def locked(data: Path, part: str) -> Generator[None, None, None]:
+    """One process a part and data folder. Raises StartError where another has it."""
+    descriptor = os.open(data / f"{part}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(
+                f"another `muster {part}` runs on {data}", "use that one, or give another folder with --data"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lasting_name(data: Path) -> str:
+    """A name among all schedulers, the same at every start on a data folder that is locked: who comes back need not
+    wait until the lease of its last life has run out."""
+    path = data / "scheduler.name"
+    if not path.exists():
+        temporary = data / "scheduler.name.new"
+        temporary.write_text(f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        temporary.replace(path)
+    return path.read_text()

@@ -6,7 +6,6 @@ their keepers, and the next `up` on the same data adopts them. A broker that die
 """
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -21,8 +20,8 @@ import click
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment
-from muster.api.parts import Place, Tasks, agency, api_server, explained, ready, running, scheduling
-from muster.api.process import StartError, make_folder
+from muster.api.parts import Place, Tasks, agency, api_server, explained, locked, ready, running, scheduling
+from muster.api.process import make_folder
 from muster.core.state import ENDED
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
@@ -60,7 +59,7 @@ async def run_up(options: UpOptions) -> None:
         check_address(options.host)
         data = options.data.absolute()
         make_folder(data)
-        stack.enter_context(_locked(data))
+        stack.enter_context(locked(data, "up"))
         (data / ANNOUNCEMENT).unlink(missing_ok=True)  # of a run that was killed
         devices = await asyncio.to_thread(all_nodes, options.simulate, options.ports)
         tasks = Tasks()
@@ -82,21 +81,6 @@ async def run_up(options: UpOptions) -> None:
         stack.enter_context(_announced(data, server.url, broker, devices))
         _greet(options, server.url, broker, devices)
         await tasks.failed()
-
-
-@contextmanager
-def _locked(data: Path) -> Generator[None, None, None]:
-    descriptor = os.open(data / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StartError(
-                f"another `muster up` runs on {data}", "use that one, or give another folder with --data"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _settings(options: UpOptions, data: Path, node: str) -> AgentSettings:
