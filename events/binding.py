@@ -29,7 +29,7 @@ def device_claim_mib(device: Device, asked_mib: int) -> int:
     return max(asked_mib * device.memory_mib // device.nominal_mib, 1)
 
 
-def allocation_name(command: StartWorker) -> str:
+def worker_name(command: StartWorker) -> str:
     """``<job>.<attempt>.<rank>``: one worker of one try, on one node."""
     return f"{command.job}.{command.attempt}.{command.rank}"
 
@@ -64,5 +64,5 @@ def identity(command: StartWorker) -> dict[str, str]:
         "MUSTER_RANK": str(command.rank),
         "MUSTER_WORLD_SIZE": str(command.world),
         "MUSTER_NODE": command.node,
-        "MUSTER_ALLOCATION": allocation_name(command),
+        "MUSTER_ALLOCATION": f"{command.job}.{command.attempt}",
     }

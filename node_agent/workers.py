@@ -6,7 +6,9 @@ made again from the folders at any time, by another agent.
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import secrets
 import signal
 from collections.abc import Coroutine
@@ -15,11 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.events.binding import VisibleDevices, allocation_name
+from muster.events.binding import VisibleDevices, worker_name
 from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
 from muster.node_agent.booking import RefusalError, claims_mib, used_mib
-from muster.node_agent.keepers import Keepers, keeper_gone
+from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
 from muster.node_agent.launch import launch
 from muster.node_agent.lease import Lease
 from muster.node_agent.worker import Key, Reports, Worker
@@ -32,6 +34,7 @@ STUBBORN_MS: Final = 30_000
 """A tree that lives this long after it was killed is reported."""
 KEEPER_MS: Final = 5_000
 """A keeper that does not do as it was told for this long is killed, and what it kept with it."""
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 LEARN_PID_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
 RETRY_S: Final = 1.0
@@ -102,11 +105,25 @@ class Workers:
             worker.exit = folder.exit()
             started = folder.started()
             worker.pid = started.pid if started is not None else 0
+            worker.keeper_pid = folder.keeper_pid() or 0
             self._workers[worker.key] = worker
             if worker.exit is None:
                 self._spawn(self._follow(worker))
             else:
                 worker.gone.set()
+
+    async def end_orphans(self) -> None:
+        """Return when no keeper of this data folder is left but those adopted. A job can delete its worker's folder,
+        or spoil it: nobody knows of that worker then, and what a registration does not list must not run."""
+        while orphans := await asyncio.to_thread(self._orphans):
+            for keeper_pid in orphans:
+                logger.warning("keeper %d has lost its folder: what it keeps is killed", keeper_pid)
+                tree.send(await asyncio.to_thread(tree.descendants, keeper_pid) or [keeper_pid], signal.SIGKILL)
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _orphans(self) -> set[int]:
+        keepers = tree.working_in(os.path.realpath(self._folder), KEEPER_CODE)
+        return keepers - {worker.keeper_pid for worker in self.running()}
 
     def start(self, command: StartWorker, sequence: int, inventory: Inventory, lease: Lease) -> None:
         """Begin a worker. Raises RefusalError, having done nothing."""
@@ -140,7 +157,7 @@ class Workers:
             env=plan.env,
             cwd=plan.cwd,
             token=token,
-            cgroup=f"{cgroup}/{allocation_name(command)}-{token}" if cgroup else "",
+            cgroup=f"{cgroup}/{worker_name(command)}-{token}" if cgroup else "",
             lease_path=str(lease.path) if leased else "",
             lease_deadline_ns=lease.deadline_ns if leased else 0,
             claims_mib=claims,
@@ -151,7 +168,7 @@ class Workers:
         for _ in range(START_TRIES):
             running = await self._keepers.start(worker.folder)
             if running is not None:
-                worker.pid = running.pid
+                worker.pid, worker.keeper_pid = running
                 break
             if not worker.folder.revoke():
                 break
@@ -230,12 +247,15 @@ class Workers:
                 break
             except OSError as error:
                 logger.warning("the stop of %s cannot be written: %s", worker.folder.path.name, error)
+                if error.errno not in _DISK_FULL and worker.keeper_pid:  # its folder is gone, or no folder any more
+                    tree.send(tree.descendants(worker.keeper_pid), signal.SIGTERM, signal.SIGCONT)
+                    break
                 await asyncio.sleep(RETRY_S)
         if await self._all_gone([worker], grace_ms + KEEPER_MS):
             return
-        keeper_pid = worker.folder.keeper_pid()
-        if keeper_pid is not None:
-            tree.send([keeper_pid], signal.SIGKILL)
+        keeper_pid = worker.folder.keeper_pid() or worker.keeper_pid
+        if keeper_pid:
+            tree.send([*await asyncio.to_thread(tree.descendants, keeper_pid), keeper_pid], signal.SIGKILL)
         if not await self._all_gone([worker], STUBBORN_MS - KEEPER_MS):
             self._reports.stop_failed(worker, f"alive {STUBBORN_MS // 1000} s after it was killed")
 
@@ -249,7 +269,8 @@ class Workers:
         return True
 
     async def _follow(self, worker: Worker) -> None:
-        await keeper_gone(worker.folder)
+        await keeper_gone(worker.folder, worker.keeper_pid)
+        worker.keeper_pid = 0
         status = worker.folder.exit()
         if status is None:
             status = await self._bury(worker)
@@ -260,7 +281,7 @@ class Workers:
     async def _bury(self, worker: Worker) -> ExitStatus:
         """The keeper was killed: what it kept is killed too, whatever it takes."""
         waited_s = 0.0
-        while await asyncio.to_thread(worker.folder.kill_remains):
+        while await asyncio.to_thread(worker.folder.kill_remains, worker.ticket):
             await asyncio.sleep(LOOK_AGAIN_S)
             before_s, waited_s = waited_s, waited_s + LOOK_AGAIN_S
             if before_s < STUBBORN_MS / 1000 <= waited_s:

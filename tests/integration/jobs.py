@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 SCRIPT: Final = r"""
 code=$1 nap=$2 devices=$(echo "$CUDA_VISIBLE_DEVICES" | tr , ' ')
 held=$TRACE/held
-say() { echo "$1 $MUSTER_ALLOCATION $MUSTER_NODE $$ ${CUDA_VISIBLE_DEVICES:--} $2" >> "$TRACE/trace"; }
+say() { echo "$1 $MUSTER_ALLOCATION.$MUSTER_RANK $MUSTER_NODE $$ ${CUDA_VISIBLE_DEVICES:--} $2" >> "$TRACE/trace"; }
 lives() { kill -0 "$1" 2>/dev/null && tr '\0' '\n' < "/proc/$1/environ" 2>/dev/null | grep -qxF "TRACE=$TRACE"; }
 say begin
 for file in "$held/job.$MUSTER_JOB_ID."*; do

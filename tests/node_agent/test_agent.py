@@ -110,7 +110,7 @@ async def test_a_worker_sees_exactly_its_environment(
         "MUSTER_RANK": "1",
         "MUSTER_WORLD_SIZE": "2",
         "MUSTER_NODE": "node-1",
-        "MUSTER_ALLOCATION": "5.1.1",
+        "MUSTER_ALLOCATION": "5.1",
         "RANK": "1",
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
