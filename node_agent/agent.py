@@ -116,6 +116,7 @@ class Agent:
         try:
             self._keepers.warm()
             self._workers.adopt()
+            await self._workers.end_orphans()
             logger.info("before this life, %s had taken commands up to %d", *journal.last_life())
             async with asyncio.TaskGroup() as group:
                 tasks = [

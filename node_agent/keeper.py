@@ -162,8 +162,8 @@ class _Keeper:
         if order is None:
             return
         if self.reason is None and self.leader_status is None:
-            self.reason = str(order["reason"])
-        self.end(int(order["grace_ms"]))
+            self.reason = order["reason"]
+        self.end(order["grace_ms"])
 
     def check_lease(self) -> None:
         """Past the lease there is no grace: the devices may be given to others."""

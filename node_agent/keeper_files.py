@@ -1,19 +1,24 @@
 """The files of a worker's folder, from the keeper's side; all but the lease are in its working directory.
 
-Standard library only, like the keeper.
+Rules: standard library only, like the keeper. A job can put anything in the place of these files: what is no regular
+file is not read, and nothing here waits for a pipe's other end.
 """
 # Importing pathlib would cost a keeper's start milliseconds:
-# ruff: noqa: PTH104, PTH105, PTH123
+# ruff: noqa: PTH104, PTH105, PTH108, PTH123
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from typing import Any
 
 from muster.node_agent import tree
 
 EXIT_ROOM_BYTES = 4096
+SMALL_FILE_BYTES = 16 << 20
 
 
 def boottime_ns() -> int:
@@ -21,31 +26,49 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
+def open_regular(path: str) -> int:
+    """Open for reading; the descriptor. Raises OSError, also for what is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
+
+
+def read_small(path: str) -> bytes:
+    """A file of a few KiB, whatever a job has made of it. Raises OSError."""
+    descriptor = open_regular(path)
+    try:
+        return os.read(descriptor, SMALL_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
 def read_lease(path: str) -> int | None:
     """The deadline in a lease file, in ns of `boottime_ns`; None if it cannot be read or is of another boot."""
     try:
-        with open(path, encoding="utf-8") as file:
-            boot, first, second = file.read().split()
+        boot, first, second = read_small(path).decode().split()
     except (OSError, ValueError):
         return None
     return int(first) if first == second and boot == tree.boot_id() else None
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a small file so that a reader sees all of it or nothing."""
-    with open(f"{path}.new", "wb", buffering=0) as file:
+    """Write a small file so that a reader sees all of it or nothing. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}.new")
+    with open(f"{path}.new", "xb", buffering=0) as file:
         file.write(text.encode())
     os.replace(f"{path}.new", path)
 
 
 def read_stop() -> dict[str, Any] | None:
-    """The order in `stop`, if there is one."""
+    """The order in `stop`, if there is one that can be read."""
     try:
-        with open("stop", encoding="utf-8") as file:
-            order: dict[str, Any] = json.load(file)
-    except FileNotFoundError:
+        order = json.loads(read_small("stop"))
+        return {"reason": str(order["reason"]), "grace_ms": int(order["grace_ms"])}
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return order
 
 
 def reserve_exit() -> int:
@@ -83,6 +106,5 @@ def claim() -> dict[str, Any] | None:
         os.rename("ticket", "claimed")
     except FileNotFoundError:
         return None
-    with open("claimed", encoding="utf-8") as file:
-        ticket: dict[str, Any] = json.load(file)
+    ticket: dict[str, Any] = json.loads(read_small("claimed"))
     return ticket

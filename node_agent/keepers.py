@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S: Final = 30.0
 ANSWER_LIMIT_BYTES: Final = 8192
+KEEPER_CODE: Final = b"muster.node_agent"
+"""Stands in the command line of every keeper, as the next lines and `python -m` have it."""
 _BOOTSTRAP: Final = (
     "import sys; sys.path.append(sys.argv[1]); from muster.node_agent import zygote; zygote.main(int(sys.argv[2]))"
 )
@@ -116,10 +118,13 @@ class Keepers:
                 answer.set_result(None)
 
 
-async def keeper_gone(folder: WorkerFolder) -> None:
-    """Return when no keeper holds this claimed folder."""
+async def keeper_gone(folder: WorkerFolder, known_pid: int = 0) -> None:
+    """Return when no keeper holds this claimed folder. `known_pid` is the keeper's, where it is known: it goes on
+    also where its folder has been deleted."""
     pid = folder.keeper_pid()
-    if pid is None:
+    if pid is None and not folder.path.exists():
+        pid = known_pid
+    if not pid:
         return
     try:
         descriptor = os.pidfd_open(pid)
@@ -128,7 +133,9 @@ async def keeper_gone(folder: WorkerFolder) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     try:
-        if folder.keeper_pid() == pid:  # still: so the descriptor is not of another process with its number
+        if (
+            folder.keeper_pid() == pid or not folder.path.exists()
+        ):  # still: so the descriptor is not of another process with its number
             loop.add_reader(descriptor, ended.set)
             await ended.wait()
     finally:

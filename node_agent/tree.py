@@ -4,7 +4,7 @@ Only the standard library is imported here: the keeper and its server start with
 A process is known by its pid *and* its start time; pids are reused.
 """
 # Importing pathlib would cost a keeper's start milliseconds:
-# ruff: noqa: PTH102, PTH106, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH115, PTH120, PTH123, PTH208
 
 import contextlib
 import ctypes
@@ -124,6 +124,19 @@ def marked(marker: bytes) -> list[int]:
             if wanted in b"\0" + file.read() + b"\0":
                 roots.add(pid)
     return with_descendants(roots, everyone)
+
+
+def working_in(folder: str, code: bytes) -> set[int]:
+    """Processes that work in a folder directly below `folder`, deleted or not, with `code` in their command line."""
+    found = set()
+    for pid in processes():
+        with contextlib.suppress(OSError):
+            where = os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
+            if os.path.dirname(where) == folder:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    if code in file.read():
+                        found.add(pid)
+    return found
 
 
 def send(pids: list[int], *signals: int) -> None:

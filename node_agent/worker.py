@@ -26,6 +26,7 @@ class Worker:
         self.incarnation = incarnation
         self.key = Key(ticket.job, ticket.attempt, ticket.rank)
         self.pid = 0
+        self.keeper_pid = 0  # while its keeper is followed
         self.exit: ExitStatus | None = None
         self.gone = asyncio.Event()
 

@@ -9,16 +9,17 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from muster.events.types import DETAIL_LIMIT, ExitReason, ExitStatus
 from muster.node_agent import tree
-from muster.node_agent.keeper_files import write_file
+from muster.node_agent.keeper_files import open_regular, read_small, write_file
 from muster.node_agent.launch import MARKER
 
 Content = TypeVar("Content")
+_PID_BYTES: Final = 16
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class WorkerFolder:
         """Take the ticket back; False if a keeper has it."""
         try:
             (self.path / "ticket").rename(self.path / "revoked")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
@@ -103,13 +104,16 @@ class WorkerFolder:
     def keeper_pid(self) -> int | None:
         """The pid of the live keeper; None where there is none. Only for claimed tickets: it touches the lock."""
         try:
-            with (self.path / "lock").open("rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return int(lock.read() or 0) or None
-        except FileNotFoundError:
+            lock = open_regular(str(self.path / "lock"))
+        except OSError:
             return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(lock, _PID_BYTES).strip()
+            return int(pid) or None if pid.isdigit() else None
+        finally:
+            os.close(lock)
         return None
 
     def order_stop(self, reason: ExitReason, grace_ms: int) -> None:
@@ -126,20 +130,20 @@ class WorkerFolder:
         """Whether it was told to end."""
         return (self.path / "stop").exists()
 
-    def kill_remains(self) -> int:
-        """Kill what a keeper that is gone left behind; how many processes there still were."""
-        ticket, started = self.claimed(), self.started()
-        if ticket is None or started is None or started.boot_id != tree.boot_id():
-            return 0
+    def kill_remains(self, ticket: Ticket) -> int:
+        """Kill what a keeper that is gone left behind; how many processes there still were. What the folder does not
+        tell any more is in the ticket."""
+        started = self.started()
         pids = set(tree.marked(f"{MARKER}={ticket.token}".encode()))
-        if tree.is_running(started.pid, started.start_ticks):
-            pids.update(tree.with_descendants({started.pid}, tree.processes()))
-        if started.cgroup:
-            tree.kill_cgroup(started.cgroup)
-            pids.update(tree.cgroup_processes(started.cgroup))
+        of_this_boot = started if started is not None and started.boot_id == tree.boot_id() else None
+        if of_this_boot is not None and tree.is_running(of_this_boot.pid, of_this_boot.start_ticks):
+            pids.update(tree.with_descendants({of_this_boot.pid}, tree.processes()))
+        if ticket.cgroup:
+            tree.kill_cgroup(ticket.cgroup)
+            pids.update(tree.cgroup_processes(ticket.cgroup))
         tree.send(sorted(pids), 9)
-        if not pids and started.cgroup:
-            tree.remove_cgroup(started.cgroup)
+        if not pids and ticket.cgroup:
+            tree.remove_cgroup(ticket.cgroup)
         return len(pids)
 
     def acknowledge(self) -> None:
@@ -151,7 +155,7 @@ class WorkerFolder:
         """When the log had the exit (seconds since the epoch); None while it has not."""
         try:
             return (self.path / "acknowledged").stat().st_mtime
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def remove(self) -> None:
@@ -160,8 +164,8 @@ class WorkerFolder:
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
-        except (FileNotFoundError, msgspec.MsgspecError):
+            return msgspec.json.decode(read_small(str(self.path / name)), type=kind)
+        except (OSError, msgspec.MsgspecError):
             return None
 
 

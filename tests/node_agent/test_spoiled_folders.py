@@ -1,0 +1,103 @@
+"""Jobs that put something else in the place of their worker's files, or delete the whole folder.
+
+A job runs as the agent's user and can do so; the agent must live on, and no device may be given back while a process
+of its worker runs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agent_world import DEADLINE_S, FakeLink, NewNode, alive, start, stop
+
+from muster.events.types import WorkerExited, WorkerStarted
+from muster.node_agent import workers
+from muster.node_agent.link import LogAsk
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what only the file system tells."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  # a file's change sets no event
+            await asyncio.sleep(0.005)
+
+
+def below(pid: int) -> list[int]:
+    """The children of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir", "ln -s /dev/zero"])
+async def test_an_output_that_is_no_file_any_more_is_refused(new_node: NewNode, link: FakeLink, make: str) -> None:
+    life = (await new_node().registered()).incarnation
+    await link.command(start(life, f"cd .. && rm output && {make} output"))
+    await link.fact(WorkerExited)
+    assert link.answer is not None
+    with pytest.raises(LookupError, match=r"the output of 5\.1\.0 cannot be read"):
+        [chunk async for chunk in link.answer(LogAsk(5, 1, 0, 0, follow=False))]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    ["mkfifo ../stop ../stop.new", "mkdir ../stop", "rm ../lock && mkfifo ../lock", "echo not an order > ../stop"],
+)
+async def test_a_worker_that_spoils_its_orders_is_stopped(
+    new_node: NewNode, link: FakeLink, spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "KEEPER_MS", 100)
+    node = new_node()
+    life = (await node.registered()).incarnation
+    ready = node.agent._settings.data / "ready"
+    await link.command(start(life, f"{spoil}; mkfifo {ready}; exec sleep 1000"))
+    pid = (await link.fact(WorkerStarted)).pid
+    await until(ready.exists)
+    await link.command(stop(life, grace_ms=100))
+    await link.fact(WorkerExited)
+    assert not alive(pid)
+
+
+async def test_a_worker_that_deletes_its_folder_is_stopped(
+    new_node: NewNode, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "KEEPER_MS", 100)
+    node = new_node()
+    life = (await node.registered()).incarnation
+    folder = node.agent._settings.data / "workers" / "5.1.0"
+    await link.command(start(life, f"rm -r {folder}; exec sleep 1000", workdir="/"))
+    pid = (await link.fact(WorkerStarted)).pid
+    await until(lambda: not folder.exists())
+    await link.command(stop(life, grace_ms=100))
+    assert (await link.fact(WorkerExited)).exit.reason == "lost"
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize("spoil", ["rm -r {folder}", "rm {folder}/claimed", "touch {folder}/acknowledged"])
+async def test_what_a_new_agent_knows_nothing_of_is_dead_before_it_registers(
+    new_node: NewNode, link: FakeLink, spoil: str
+) -> None:
+    first = new_node()
+    life = (await first.registered()).incarnation
+    data = first.agent._settings.data
+    folder = data / "workers" / "5.1.0"
+    ready = data / "ready"
+    program = f"env -i sleep 1000 & {spoil.format(folder=folder)}; mkfifo {ready}; exec sleep 1000"
+    await link.command(start(life, program, workdir=str(data)))
+    pid = (await link.fact(WorkerStarted)).pid
+    await until(ready.exists)
+    other = below(pid)
+    await first.crash()
+    assert alive(pid)
+    registered = await new_node().registered()
+    assert registered.workers == []
+    assert not alive(pid)
+    assert not any(map(alive, other))
+
+
+async def test_an_exit_that_cannot_be_written_ends_the_worker_as_lost(new_node: NewNode, link: FakeLink) -> None:
+    first = new_node()
+    life = (await first.registered()).incarnation
+    await link.command(start(life, "mkdir ../exit; exit 3"))
+    assert (await link.fact(WorkerExited)).exit.reason == "lost"
+    await first.crash()
+    assert (await new_node().registered()).workers == []
