@@ -66,6 +66,11 @@ decode_known: Final[Callable[[bytes], t.Event]] = msgspec.json.Decoder(t.Event).
 """Payload of the current version → event; raises msgspec.MsgspecError. The quick path of the fold."""
 
 
+def decoder_of(kinds: Any) -> Callable[[bytes], Any]:
+    """Payload of the current version → event of these types only; raises msgspec.MsgspecError."""
+    return msgspec.json.Decoder(kinds).decode
+
+
 def decode(payload: bytes) -> t.Event:
     """Payload → event, upcast where it is older. Raises UnknownEventError or UnreadableEventError."""
     if len(payload) > LONG_BYTES and is_too_deep(payload):

@@ -6,7 +6,7 @@ the difference of the server's timestamps, at least 0 and at most 60 s, so that 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct as Packer
 from typing import Final, NamedTuple, assert_never
 
@@ -31,7 +31,11 @@ CHAIN_BYTES: Final = 16
 _pack_place: Final = Packer(">QQ").pack
 _state_encoder: Final = msgspec.msgpack.Encoder()
 _state_decoder: Final = msgspec.msgpack.Decoder(State)
-_WRITERS: Final = WRITERS
+_decode_submission: Final[Callable[[bytes], t.Submission]] = codec.decoder_of(t.Submission)
+_decode_job_fact: Final[Callable[[bytes], t.JobFact]] = codec.decoder_of(t.JobFact)
+_decode_admin_fact: Final[Callable[[bytes], t.AdminFact]] = codec.decoder_of(t.AdminFact)
+_decode_node_fact: Final[Callable[[bytes], t.NodeFact]] = codec.decoder_of(t.NodeFact)
+_decode_decision: Final[Callable[[bytes], t.Observation | t.Decision]] = codec.decoder_of(t.Observation | t.Decision)
 _decode_known: Final = codec.decode_known
 _LONG_BYTES: Final = codec.LONG_BYTES
 _new_link: Final = hashlib.blake2b(digest_size=CHAIN_BYTES).copy
@@ -56,9 +60,11 @@ def next_chain(chain: bytes, entry: Entry) -> bytes:
 
 
 class _Subject(NamedTuple):
-    """What a subject says: its writer's class, the node of an agent's subject, and its bytes in the chain."""
+    """What a subject says: which of the fold's methods takes its entries (None = none does), whether they move the
+    fence, the node of an agent's subject, and its bytes in the chain."""
 
-    writer: str
+    apply: Callable[[str, bytes], str | None] | None
+    is_decision: bool
     owner: str
     link: bytes
 
@@ -94,37 +100,36 @@ class Fold:
     def apply_all(self, entries: Iterable[Entry]) -> None:
         """Apply entries in order. Raises SequenceGapError at the first that is not the next. The one loop that every
         replay goes through: what it does for each entry is written out in it."""
-        state = self.cluster.state
-        subjects = self._subjects
-        chain, last, last_ns = state.chain, state.sequence, state.timestamp_ns
+        state, subjects = self.cluster.state, self._subjects
+        new_link, pack_place, join = _new_link, _pack_place, b"".join
+        chain, last, last_ns, time_at = state.chain, state.sequence, state.timestamp_ns, state.time_at
         try:
             for sequence, timestamp_ns, subject, payload in entries:
                 if sequence != last + 1:
                     raise SequenceGapError(last + 1, sequence)
-                writer, owner, subject_link = subjects.get(subject) or self._classify(subject)
-                link = _new_link()
-                link.update(chain + _pack_place(sequence, timestamp_ns) + subject_link + payload)
+                apply, is_decision, owner, subject_link = subjects.get(subject) or self._classify(subject)
+                link = new_link()
+                link.update(join((chain, pack_place(sequence, timestamp_ns), subject_link, payload)))
                 chain = link.digest()
                 state.sequence = last = sequence
                 elapsed_ns = timestamp_ns - last_ns
                 state.timestamp_ns = last_ns = timestamp_ns
                 if elapsed_ns > 0 and sequence > 1:
-                    state.time_at += min(elapsed_ns, LONGEST_STEP_NS)
-                    if state.time_at >= self._sweep_at:
+                    time_at += elapsed_ns if elapsed_ns < LONGEST_STEP_NS else LONGEST_STEP_NS  # noqa: FURB136  min() costs
+                    state.time_at = time_at
+                    if time_at >= self._sweep_at:
                         self._sweep()
-                if writer == "command":
-                    continue
-                if writer == "decision":
+                if is_decision:
                     state.fence = sequence
+                if apply is None:
+                    continue
                 if len(payload) > _LONG_BYTES and codec.is_too_deep(payload):
                     self._refuse(f"unreadable: {codec.TOO_DEEP}")
                     continue
                 try:
-                    event = _decode_known(payload)
+                    refusal = apply(owner, payload)
                 except msgspec.MsgspecError:
-                    refusal = self._apply_old(writer, owner, payload)
-                else:
-                    refusal = self._apply_event(writer, owner, event)
+                    refusal = self._apply_otherwise(subject, payload)
                 if refusal is not None:
                     self._refuse(refusal)
         finally:
@@ -135,13 +140,22 @@ class Fold:
         self._sweep_at = (self.cluster.state.time_at // SWEEP_NS + 1) * SWEEP_NS
 
     def _classify(self, subject: str) -> _Subject:
-        writer, _, rest = subject.partition(".")[2].partition(".")
-        owner = rest.partition(".")[0] if writer == "node" else ""
-        found = self._subjects[subject] = _Subject(writer, owner, subject.encode() + b"\0")
+        writer, owner = _writer_and_owner(subject)
+        apply = {
+            "submission": self._apply_submission,
+            "job": self._apply_job_fact,
+            "admin": self._apply_admin_fact,
+            "node": self._apply_node_fact,
+            "decision": self._apply_decision,
+            "command": None,
+        }.get(writer, self._apply_foreign)
+        found = self._subjects[subject] = _Subject(apply, writer == "decision", owner, subject.encode() + b"\0")
         return found
 
-    def _apply_old(self, writer: str, owner: str, payload: bytes) -> str | None:
+    def _apply_otherwise(self, subject: str, payload: bytes) -> str | None:
+        """A payload that is none of its subject's writer, in this version: an older one is upcast, others refused."""
         state = self.cluster.state
+        writer, owner = _writer_and_owner(subject)
         try:
             event = codec.decode(payload)
         except codec.UnknownEventError as error:
@@ -150,7 +164,10 @@ class Fold:
             return str(error)
         except codec.UnreadableEventError as error:
             return f"unreadable: {error}"[:500]
-        return self._apply_event(writer, owner, event)
+        apply = self._subjects[subject].apply
+        if apply is None or WRITERS[type(event)] != writer:
+            return _misplaced(event)
+        return apply(owner, codec.encode(event))
 
     def _refuse(self, reason: str) -> None:
         state = self.cluster.state
@@ -158,11 +175,13 @@ class Fold:
         state.refusals.append(Refusal(state.sequence, reason))
         del state.refusals[:-REFUSALS_KEPT]
 
-    def _apply_event(self, writer: str, owner: str, event: t.Event) -> str | None:
-        cluster = self.cluster
-        touched = self.touched
-        if _WRITERS[type(event)] != writer or (owner and getattr(event, "node", owner) != owner):
-            return f"{type(event).__name__} stands under another writer's subject"
+    # -- one method a class of writer: each decodes only what that writer may write ------------------------------------
+
+    def _apply_node_fact(self, owner: str, payload: bytes) -> str | None:
+        event = _decode_node_fact(payload)
+        if event.node != owner:
+            return _misplaced(event)
+        cluster, touched = self.cluster, self.touched
         match event:
             case t.WorkerStarted():
                 touched.add(event.job)
@@ -170,9 +189,20 @@ class Fold:
             case t.WorkerExited():
                 touched.add(event.job)
                 return job_rules.worker_exited(cluster, event)
-            case t.JobSubmitted():
-                touched.add(cluster.state.sequence)
-                return job_rules.job_submitted(cluster, event)
+            case t.WorkerRefused():
+                touched.add(event.job)
+                return job_rules.worker_refused(cluster, event)
+            case t.NodeRegistered():
+                return node_rules.node_registered(cluster, event, touched)
+            case t.StopFailed():
+                return node_rules.stop_failed(cluster, event)
+            case _:
+                assert_never(event)
+
+    def _apply_decision(self, _owner: str, payload: bytes) -> str | None:
+        event = _decode_decision(payload)
+        cluster, touched = self.cluster, self.touched
+        match event:
             case t.JobAllocated():
                 touched.add(event.job)
                 return job_rules.job_allocated(cluster, event)
@@ -182,29 +212,48 @@ class Fold:
             case t.JobRequeued():
                 touched.add(event.job)
                 return job_rules.job_requeued(cluster, event)
-            case t.JobCancelRequested():
-                touched.add(event.job)
-                return job_rules.job_cancel_requested(cluster, event)
-            case t.WorkerRefused():
-                touched.add(event.job)
-                return job_rules.worker_refused(cluster, event)
-            case t.NodeRegistered():
-                return node_rules.node_registered(cluster, event, touched)
+            case t.NodeLost():
+                return node_rules.node_lost(cluster, event, touched)
             case t.NodeSuspected():
                 return node_rules.node_suspected(cluster, event)
             case t.NodeRecovered():
                 return node_rules.node_recovered(cluster, event)
-            case t.NodeLost():
-                return node_rules.node_lost(cluster, event, touched)
-            case t.NodeCordoned():
-                return node_rules.node_cordoned(cluster, event)
-            case t.NodeUncordoned():
-                return node_rules.node_uncordoned(cluster, event)
-            case t.StopFailed():
-                return node_rules.stop_failed(cluster, event)
             case t.LeaderStarted():
                 return node_rules.leader_started(cluster, event)
-            case t.ClockAdvanced() | t.StartWorker() | t.StopWorker():
+            case t.ClockAdvanced():
                 return None
             case _:
                 assert_never(event)
+
+    def _apply_submission(self, _owner: str, payload: bytes) -> str | None:
+        event = _decode_submission(payload)
+        self.touched.add(self.cluster.state.sequence)
+        return job_rules.job_submitted(self.cluster, event)
+
+    def _apply_job_fact(self, _owner: str, payload: bytes) -> str | None:
+        event = _decode_job_fact(payload)
+        self.touched.add(event.job)
+        return job_rules.job_cancel_requested(self.cluster, event)
+
+    def _apply_admin_fact(self, _owner: str, payload: bytes) -> str | None:
+        event = _decode_admin_fact(payload)
+        match event:
+            case t.NodeCordoned():
+                return node_rules.node_cordoned(self.cluster, event)
+            case t.NodeUncordoned():
+                return node_rules.node_uncordoned(self.cluster, event)
+            case _:
+                assert_never(event)
+
+    def _apply_foreign(self, _owner: str, payload: bytes) -> str | None:
+        return _misplaced(_decode_known(payload))
+
+
+def _writer_and_owner(subject: str) -> tuple[str, str]:
+    """The class of a subject's writer, and the node of an agent's."""
+    writer, _, rest = subject.partition(".")[2].partition(".")
+    return writer, rest.partition(".")[0] if writer == "node" else ""
+
+
+def _misplaced(event: t.Event) -> str:
+    return f"{type(event).__name__} stands under another writer's subject"

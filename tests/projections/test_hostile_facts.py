@@ -121,7 +121,7 @@ def test_more_strays_than_one_pass_can_stop_are_all_stopped_once() -> None:
 
 def test_a_node_without_ports_left_leaves_the_others_to_the_jobs_behind() -> None:
     script = Script()
-    ports = msgspec.structs.replace(inventory(8), last_port=42_001)
+    ports = msgspec.structs.replace(inventory(8), last_port=21_001)
     script.append(t.NodeRegistered("node-1", "life", ports, [], 1000))
     jobs = [script.submit(spec(1)) for _ in range(4)]
     script.settle()
