@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from muster.api.clients import read_whole
 from muster.api.problems import ApiError, FieldError
 from muster.core.spec_check import SpecError, check_spec, convert
 from muster.events.spec import JobSpec
@@ -32,7 +33,7 @@ _LONG_KEY: Final = re.compile(rf"(?:\.[A-Za-z0-9_-]+){{{DEEPEST_KEY}}}")
 
 async def read_spec(request: web.Request) -> JobSpec:
     """The job that a body asks for, checked. Raises ApiError that points at each field that cannot be right."""
-    body = await request.read()
+    body = await read_whole(request)
     raw = await asyncio.to_thread(_toml, body) if request.content_type == TOML_TYPE else _json(body)
     try:
         return check_spec(raw)
@@ -91,7 +92,7 @@ def _broken(language: str, detail: str) -> ApiError:
 
 async def read_body(request: web.Request, kind: type[T]) -> T:
     """A small JSON body as a Struct; no body at all is one with every field left out."""
-    raw = _json(await request.read() or b"{}")
+    raw = _json(await read_whole(request) or b"{}")
     try:
         return convert(raw, kind)
     except SpecError as error:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from muster.api.answers import SEQUENCE_HEADER, problem
 from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
+from muster.api.clients import CLIENTS, Clients, connections_limit
 from muster.api.http_types import Handler
 from muster.api.insight import AUDITING
 from muster.api.parameters import check_names
@@ -94,7 +95,8 @@ def _check_content(request: web.Request) -> None:
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check the request, turn whatever goes wrong into a problem, and say for which sequence the answer stands."""
-    response = await _handle(request, handler)
+    with request.app[CLIENTS].answering(request):
+        response = await _handle(request, handler)
     if not response.prepared:
         response.headers.setdefault(SEQUENCE_HEADER, str(request.app[SERVICE].state.sequence))
     return response
@@ -127,10 +129,11 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
         return problem(ApiError(500, "internal", "something went wrong here", next_step="the server's log says more"))
 
 
-def make_app(service: Service) -> web.Application:
+def make_app(service: Service, clients: Clients) -> web.Application:
     """The application with all routes."""
     app = web.Application(middlewares=[_guard], client_max_size=BODY_LIMIT_BYTES)
     app[SERVICE] = service
+    app[CLIENTS] = clients
     app[AUDITING] = asyncio.Lock()
     for route in ROUTES:
         app.router.add_route(route.method, route.pattern, route.handler)
@@ -140,11 +143,16 @@ def make_app(service: Service) -> web.Application:
 class HttpServer:
     """The application on an address. `port` 0 takes a free one; `url` says which."""
 
-    def __init__(self, service: Service, host: str = LOOPBACK, port: int = DEFAULT_PORT) -> None:
+    def __init__(
+        self, service: Service, host: str = LOOPBACK, port: int = DEFAULT_PORT, clients: Clients | None = None
+    ) -> None:
         check_address(host)
+        self._clients = clients or Clients(connections_limit())
+        self._listening: asyncio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._host, self._port = host, port
         self._runner = web.AppRunner(
-            make_app(service),
+            make_app(service, self._clients),
             access_log=None,
             shutdown_timeout=SHUTDOWN_S,
             handler_cancellation=True,  # whoever follows something and leaves is not waited for
@@ -153,18 +161,26 @@ class HttpServer:
     async def start(self) -> None:
         """Listen. Raises OSError where the port is taken."""
         await self._runner.setup()
+        self._clients.server = self._runner.server
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(self._runner, self._host, self._port, backlog=1024).start()
+            self._listening = await loop.create_server(self._clients, self._host, self._port, backlog=1024)
         except OSError:
             await self._runner.cleanup()
             raise
+        self._watching = loop.create_task(self._clients.watch())
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        host, port = self._runner.addresses[0][:2]
+        assert self._listening is not None
+        host, port = self._listening.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
         """Stop listening; streams are cut."""
+        if self._listening is not None and self._watching is not None:
+            self._listening.close()
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
         await self._runner.cleanup()

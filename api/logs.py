@@ -12,6 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from muster.api.answers import SEQUENCE_HEADER
+from muster.api.clients import CLIENTS, write_part
 from muster.api.parameters import flag, integer
 from muster.api.problems import ApiError
 from muster.api.reading import find_job
@@ -37,12 +38,15 @@ async def show_logs(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "application/octet-stream", SEQUENCE_HEADER: str(moment.state.sequence)}
     )
-    async with aclosing(_follow(service, job, rank) if follow else _once(service, job, worker)) as output:
+    async with (
+        request.app[CLIENTS].long_request(),
+        aclosing(_follow(service, job, rank) if follow else _once(service, job, worker)) as output,
+    ):
         first = await _first(output) if not follow else b""
         await response.prepare(request)
-        await response.write(first)
+        await write_part(request, response, first)
         async for chunk in output:
-            await response.write(chunk)
+            await write_part(request, response, chunk)
     await response.write_eof()
     return response
 

@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from muster.api.answers import answer
+from muster.api.clients import CLIENTS
 from muster.api.parameters import integer, job_id, seconds
 from muster.api.problems import bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
@@ -117,7 +118,7 @@ async def wait_job(request: web.Request) -> web.Response:
     timeout_s = seconds(request, "timeout", 30.0, WAIT_LIMIT_S)
     job = await find_job(request, await moment_of(request))
     try:
-        async with asyncio.timeout(timeout_s):
+        async with request.app[CLIENTS].long_request(), asyncio.timeout(timeout_s):
             while job.phase not in ENDED:
                 await service.follower.changed(service.state.sequence)
                 job = service.state.jobs.get(job.id, job)

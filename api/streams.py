@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from muster.api.answers import SEQUENCE_HEADER, answer
+from muster.api.clients import CLIENTS, write_part
 from muster.api.log_views import EventPage, EventView, event_view
 from muster.api.parameters import flag, integer
 from muster.api.problems import bad_parameter
@@ -87,13 +88,15 @@ async def _stream(
             SEQUENCE_HEADER: str(service.state.sequence if last is None else last),
         }
     )
-    await response.prepare(request)
-    async for chunk in _chunks(service, source, after, follow=follow):
-        views = [event_view(entry) for entry in chunk if last is None or entry.sequence <= last]
-        await response.write(b"".join(map(_sse if sse else _ndjson, views)) or (b":\n\n" if sse else b"\n"))
-        if last is not None and chunk and chunk[-1].sequence >= last:
-            break
-    await response.write_eof()
+    async with request.app[CLIENTS].long_request():
+        await response.prepare(request)
+        async for chunk in _chunks(service, source, after, follow=follow):
+            views = [event_view(entry) for entry in chunk if last is None or entry.sequence <= last]
+            part = b"".join(map(_sse if sse else _ndjson, views)) or (b":\n\n" if sse else b"\n")
+            await write_part(request, response, part)
+            if last is not None and chunk and chunk[-1].sequence >= last:
+                break
+        await response.write_eof()
     return response
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from muster.api.clients import Clients
 from muster.api.http import HttpServer
 from muster.api.service import OutputError, Service
 from muster.api.submitting import Submitter
@@ -93,7 +94,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def serving(folder: Path, limit_bytes: int = 0) -> AsyncGenerator[Harness, None]:
+async def serving(folder: Path, limit_bytes: int = 0, clients: Clients | None = None) -> AsyncGenerator[Harness, None]:
     """The API on a free port, over an empty log."""
     log = MemoryLog(limit_bytes=limit_bytes)
     store = await Store.open(folder / "mirror.sqlite")
@@ -102,7 +103,7 @@ async def serving(folder: Path, limit_bytes: int = 0) -> AsyncGenerator[Harness,
     submitter = Submitter(log)
     service = Service(log, follower, store, TimeTravel(store, log), FakeOutputs(), submitter)
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(submitter.run())]
-    server = HttpServer(service, port=0)
+    server = HttpServer(service, port=0, clients=clients)
     await server.start()
     try:
         yield Harness(log, store, follower, service, server.url)
