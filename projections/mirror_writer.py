@@ -1,17 +1,24 @@
 """Writes the mirror behind the fold: entries wait in a backlog and go to the store in transactions of about a
-thousand, or whatever has come in within 50 ms. The fold waits for the disk only where the backlog is full."""
+thousand, or whatever has come in within 50 ms. The fold waits for the disk only where the backlog is full. What a
+full disk does not take is tried again until it does."""
 
 import asyncio
+import contextlib
+import logging
 from collections import deque
 from typing import Final, NamedTuple
 
 from muster.projections.mirror import MirrorRow, Snapshot
 from muster.projections.read_models import JobRow
+from muster.projections.schema import StoreFullError
 from muster.projections.store import Store
 
 TRANSACTION_ENTRIES: Final = 1000
 GATHER_S: Final = 0.05
 BACKLOG_ENTRIES: Final = 50_000
+RETRY_S: Final = 2.0
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
@@ -34,6 +41,7 @@ class MirrorWriter:
         self._full = asyncio.Event()
         self._room = asyncio.Event()
         self._finishing = False
+        self._ending = asyncio.Event()
 
     async def add(self, batch: Batch) -> None:
         """Hand over what follows the last batch; waits while the backlog is full."""
@@ -49,6 +57,7 @@ class MirrorWriter:
     def finish(self) -> None:
         """No more batches will come."""
         self._finishing = True
+        self._ending.set()
         self._news.set()
         self._full.set()
 
@@ -69,6 +78,21 @@ class MirrorWriter:
         except TimeoutError:
             pass
 
+    async def _append(self, rows: list[MirrorRow], jobs: list[JobRow], snapshots: list[Snapshot]) -> None:
+        """A full disk ends nothing: the fold goes on in memory, and what it has is written once there is room."""
+        while True:
+            try:
+                await self._store.append(rows, jobs, snapshots)
+            except StoreFullError as error:
+                if self._finishing:
+                    raise
+                _logger.warning("entries up to %d wait to be written: %s", rows[-1].sequence, error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._ending.wait()
+            else:
+                return
+
     async def _write(self) -> None:
         rows: list[MirrorRow] = []
         jobs: dict[int, JobRow] = {}
@@ -79,7 +103,7 @@ class MirrorWriter:
             jobs.update((row.id, row) for row in batch.jobs)
             if batch.snapshot is not None:
                 snapshots.append(batch.snapshot)
-        await self._store.append(rows, jobs.values(), snapshots)
+        await self._append(rows, list(jobs.values()), snapshots)
         self._waiting_entries -= len(rows)
         self._room.set()
         if not self._finishing:

@@ -18,7 +18,7 @@ import msgspec
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror, Snapshot
 from muster.projections.read_models import job_row
-from muster.projections.schema import StoreError, connect
+from muster.projections.schema import StoreError, connect, usable
 from muster.projections.store import UPSERT_JOB
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def fold_at(mirror: Mirror, sequence: int, cancelled: threading.Event | None = N
             raise ReplayCancelledError
         fold.apply_all(chunk)
     if fold.cluster.state.chain != mirror.chain(sequence):
-        raise StoreError(f"the mirror is damaged: its chain at entry {sequence} does not follow from its entries")
+        raise StoreError(
+            f"the mirror is damaged: its chain at entry {sequence} does not follow from its entries;"
+            " move it away and it is made again"
+        )
     fold.touched.clear()
     return fold
 
@@ -128,6 +131,7 @@ def collector_at_rest() -> Iterator[None]:
 def cold_start(path: Path, cancelled: threading.Event | None = None) -> Fold:
     """The fold at the mirror's position, the read models of this version beside it. Raises StoreError, or
     ReplayCancelledError."""
-    rebuild_models(path, cancelled)
-    with Mirror(path) as mirror, collector_at_rest():
+    with usable(path):
+        rebuild_models(path, cancelled)
+    with usable(path), Mirror(path) as mirror, collector_at_rest():
         return fold_at(mirror, mirror.position(), cancelled)

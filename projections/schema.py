@@ -6,6 +6,8 @@ whoever runs Muster moves the file away. One process writes a file; any number o
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +39,31 @@ class StoreError(Exception):
     """The store cannot be used as it is; the message says why and what to do."""
 
 
+class StoreFullError(StoreError):
+    """The store could not be written now: the disk is full or does not answer, or another program holds the file."""
+
+
+_PASSING: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY)
+_PRIMARY_CODE: Final = 0xFF
+
+
+def write_error(path: Path, error: sqlite3.Error) -> StoreError:
+    """What a failed write is to the store's users."""
+    passing = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE in _PASSING
+    return (StoreFullError if passing else StoreError)(f"{path} could not be written: {error}")
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raises StoreError for a file that is damaged, or that this program may not use."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} cannot be used ({error}); move it away and it is made again") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be used: {error.strerror}") from error
+
+
 def connect(path: Path, *, writable: bool = False) -> sqlite3.Connection:
     """A connection to an existing store, which any one thread at a time may use. Without `writable` it only reads.
     Raises StoreError where there is no file, or no database in it."""
@@ -62,17 +89,16 @@ def connect(path: Path, *, writable: bool = False) -> sqlite3.Connection:
 def prepare(path: Path) -> None:
     """Make the file where there is none (mode 0600, its folder must exist), or check that it is a store of this
     version. Raises StoreError."""
-    path.touch(mode=0o600)
-    connection = connect(path, writable=True)
-    try:
-        _prepare(connection)
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path} cannot be used ({error}); move it away and it is made again") from error
-    except StoreError as error:
-        raise StoreError(f"{path} {error}; move it away and it is made again") from None
-    finally:
-        connection.close()
-    _sync_folder(path.parent)
+    with usable(path):
+        path.touch(mode=0o600)
+        connection = connect(path, writable=True)
+        try:
+            _prepare(connection)
+        except StoreError as error:
+            raise StoreError(f"{path} {error}; move it away and it is made again") from None
+        finally:
+            connection.close()
+        _sync_folder(path.parent)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

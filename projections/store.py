@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import zlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,7 +19,7 @@ from muster.core.state import Job
 from muster.events.log import Entry
 from muster.projections.mirror import Mirror, MirrorRow, Snapshot, contiguous, superfluous
 from muster.projections.read_models import PAGE_LIMIT, JobQuery, JobRow, decode_job, mentioned_jobs
-from muster.projections.schema import StoreError, connect, prepare
+from muster.projections.schema import StoreError, connect, prepare, usable, write_error
 
 UPSERT_JOB: Final = """
 INSERT INTO jobs (id, user, queue, name, phase, submitted_ns, started_ns, ended_ns, exit_code, reason, job)
@@ -46,14 +46,15 @@ class Store:
     async def open(cls, path: Path) -> Self:
         """Open the file, making it where there is none (its folder must exist). Raises StoreError."""
         await asyncio.to_thread(prepare, path)
-        writer = await aiosqlite.Connection(lambda: connect(path, writable=True), 64)
-        try:
+        async with AsyncExitStack() as stack:
+            writer = await aiosqlite.Connection(lambda: connect(path, writable=True), 64)
+            stack.push_async_callback(writer.close)
             reader = await aiosqlite.Connection(lambda: connect(path), 64)
-        except BaseException:
-            await writer.close()
-            raise
-        store = cls(path, writer, reader)
-        store.position = await store._read_position()
+            stack.push_async_callback(reader.close)
+            store = cls(path, writer, reader)
+            with usable(path):
+                store.position = await store._read_position()
+            stack.pop_all()
         return store
 
     async def close(self) -> None:
@@ -66,7 +67,7 @@ class Store:
         self, rows: Sequence[MirrorRow], jobs: Iterable[JobRow] = (), snapshots: Iterable[Snapshot] = ()
     ) -> None:
         """Write entries that follow the position, with the jobs and snapshots that follow from them, in one
-        transaction. Raises StoreError when the rows do not follow what the file holds."""
+        transaction. Raises StoreError when the rows do not follow what the file holds, StoreFullError."""
         if not rows:
             return
         if not contiguous(rows):
@@ -161,7 +162,7 @@ class Store:
                 await self._writer.execute("COMMIT")
             except sqlite3.Error as error:
                 await self._writer.rollback()
-                raise StoreError(f"{self.path} could not be written: {error}") from error
+                raise write_error(self.path, error) from error
             except BaseException:
                 await self._writer.rollback()
                 self.position = await self._read_position()
