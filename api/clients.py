@@ -41,10 +41,10 @@ class _Refused(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
         if len(self._refused) >= REFUSALS_LIMIT:
             transport.abort()
             return
-        self._transport = transport
         self._refused.add(transport)
         body = msgspec.json.encode(_too_many(f"{self._limit} connections are open").view)
         head = (
@@ -69,15 +69,19 @@ class Clients:
         self._patience_s = patience_s
         self._long = 0
         self._refused: set[asyncio.BaseTransport] = set()
+        self._coming: set[asyncio.BaseProtocol] = set()
         self._waiting: dict[asyncio.BaseProtocol, float] = {}  # connections between requests, and since when
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol of a connection that has just come."""
         assert self.server is not None
-        if len(self.server.connections) >= self._limit:
+        if len(self.server.connections) + len(self._coming) >= self._limit:
             return _Refused(self._refused, self._limit)
+        loop = asyncio.get_running_loop()
         protocol = self.server()
-        self._waiting[protocol] = asyncio.get_running_loop().time()
+        self._coming.add(protocol)
+        loop.call_soon(self._coming.discard, protocol)  # the next callback makes it one of the server's
+        self._waiting[protocol] = loop.time()
         return protocol
 
     @contextmanager

@@ -27,6 +27,8 @@ from muster.events.log import LogError
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 7077
 SHUTDOWN_S: Final = 2.0
+BACKLOG: Final = 128
+"""So many connections are taken at once, before the first of them is counted."""
 
 _logger = logging.getLogger(__name__)
 
@@ -164,7 +166,7 @@ class HttpServer:
         self._clients.server = self._runner.server
         loop = asyncio.get_running_loop()
         try:
-            self._listening = await loop.create_server(self._clients, self._host, self._port, backlog=1024)
+            self._listening = await loop.create_server(self._clients, self._host, self._port, backlog=BACKLOG)
         except OSError:
             await self._runner.cleanup()
             raise

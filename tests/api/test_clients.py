@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -95,6 +95,19 @@ async def test_a_connection_too_many_is_told_to_come_again(tmp_path: Path) -> No
             assert (problem["code"], problem["detail"]) == ("too_many", "2 connections are open")
             assert await second.status(HEALTH) == 200
         await status_at_last(harness, HEALTH, 200)
+
+
+async def test_of_many_connections_at_once_no_more_are_served(tmp_path: Path) -> None:
+    async with serving(tmp_path, clients=Clients(10)) as harness, AsyncExitStack() as stack:
+        many = await asyncio.gather(*(stack.enter_async_context(client(harness)) for _ in range(100)))
+
+        async def is_served(each: Client) -> bool:
+            try:
+                return await each.status(HEALTH) == 200
+            except (ConnectionError, asyncio.IncompleteReadError):
+                return False
+
+        assert sum(await asyncio.gather(*map(is_served, many))) == 10
 
 
 async def test_streams_leave_room_for_others(tmp_path: Path) -> None:
