@@ -131,6 +131,9 @@ async def explained() -> AsyncGenerator[None, None]:
         raise StartError(str(error), "end the other one, or give this one another --node") from error
     except (BrokerError, LogError, StoreError, AddressError, AgentLockedError) as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise StartError(f"{where}{error.strerror or error}") from error
 
 
 @asynccontextmanager
