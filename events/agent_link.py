@@ -7,8 +7,8 @@ same way.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Generic
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
 
 from muster.events.append import Appender
 from muster.events.asks import MemoryAsks, NatsAsks, Q
@@ -25,6 +25,8 @@ from muster.events.telemetry import GpuSampled, Heartbeat
 READ_BACK_S: Final = 10.0
 
 _logger: Final = logging.getLogger("muster.events.agent_link")
+
+R = TypeVar("R")
 
 
 async def commands(
@@ -62,6 +64,22 @@ async def _followed(
             pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
 
+async def _patiently(read: Callable[[], Awaitable[R]], failure: str) -> R:
+    """Read through a consumer, anew where it is lost: on several brokers not each knows of a new one at once. Raises
+    LogUnavailableError."""
+    reason = f"no answer in {READ_BACK_S} s"
+    try:
+        async with asyncio.timeout(READ_BACK_S):
+            while True:
+                try:
+                    return await read()
+                except PullLostError as error:
+                    reason = str(error)
+                await asyncio.sleep(RETRY_S)
+    except TimeoutError:
+        raise LogUnavailableError(f"{failure}: {reason}") from None
+
+
 class NatsAgentLink(Generic[Q]):
     """The link of one node's agent. `question` is the type of the questions it answers."""
 
@@ -90,21 +108,19 @@ class NatsAgentLink(Generic[Q]):
 
     async def last_registration(self, node: str) -> Entry | None:
         """The node's last registration as some broker has it, which on several may lag. Raises LogUnavailableError."""
-        try:
-            async with (
-                asyncio.timeout(READ_BACK_S),
-                Pull(
-                    self._connection,
-                    log_stream(self.prefix),
-                    1,
-                    subject=registration_subject(node, self.prefix),
-                    name=registration_consumer(node),
-                    policy="last_per_subject",
-                ) as pull,
-            ):
+
+        async def read() -> Entry | None:
+            async with Pull(
+                self._connection,
+                log_stream(self.prefix),
+                1,
+                subject=registration_subject(node, self.prefix),
+                name=registration_consumer(node),
+                policy="last_per_subject",
+            ) as pull:
                 return (await pull.take())[-1] if pull.pending else None
-        except (PullLostError, TimeoutError) as error:
-            raise LogUnavailableError(f"the registrations of {node} cannot be read: {error}") from None
+
+        return await _patiently(read, f"the registrations of {node} cannot be read")
 
     def beats(self, node: str) -> AsyncIterator[Beat]:
         """The node's beats as they arrive, whoever sends them, for ever. Raises LogUnavailableError."""
@@ -126,21 +142,18 @@ class NatsAgentLink(Generic[Q]):
             raise LogUnavailableError(str(error)) from None
 
     async def _read_back(self, sequence: int) -> Entry | None:
-        try:
-            async with (
-                self._reading_back,
-                asyncio.timeout(READ_BACK_S),
-                Pull(
-                    self._connection,
-                    log_stream(self.prefix),
-                    sequence,
-                    subject=f"{self.prefix}.node.{self._node}.>",
-                    name=readback_consumer(self._node),
-                ) as pull,
-            ):
-                entry = (await pull.take())[0]
-        except (PullLostError, TimeoutError) as error:
-            raise LogUnavailableError(f"entry {sequence} cannot be read back: {error}") from None
+        async def read() -> Entry:
+            async with Pull(
+                self._connection,
+                log_stream(self.prefix),
+                sequence,
+                subject=f"{self.prefix}.node.{self._node}.>",
+                name=readback_consumer(self._node),
+            ) as pull:
+                return (await pull.take())[0]
+
+        async with self._reading_back:
+            entry = await _patiently(read, f"entry {sequence} cannot be read back")
         return entry if entry.sequence == sequence else None
 
 

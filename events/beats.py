@@ -185,6 +185,6 @@ def _beat_of(subject: str, payload: bytes, timestamp_ns: int) -> Beat | None:
         beat = _decode_beat(payload)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    if subject.rpartition(".")[2] != beat.node:
+    if not subject.endswith(f".heartbeat.{beat.node}"):
         return None
     return Beat(beat.node, beat.incarnation, timestamp_ns)

@@ -10,11 +10,23 @@ from typing import Final
 
 import msgspec
 
-from muster.events.credentials import NEVER, READER, ROLES, SYSTEM, agent_role, permissions_of, shared_outside
+from muster.events.credentials import (
+    NEVER,
+    READER,
+    ROLES,
+    SYSTEM,
+    agent_role,
+    heard_outside,
+    is_outside,
+    permissions_of,
+    shared_with,
+)
 from muster.events.subjects import DEFAULT_PREFIX
 
 MAX_PAYLOAD_BYTES: Final = 2 * 1024 * 1024
 MAX_CONNECTIONS: Final = 4096
+ANSWER_LIFE_S: Final = 40
+"""How long the broker waits for more of an answer to another account: longer than any pull request of ours lives."""
 
 DOCKER_NODE: Final = "node-1"
 DOCKER_STORE: Final = "/data/jetstream"
@@ -67,20 +79,31 @@ def _user(role: str, password: str, prefix: str) -> str:
     )
 
 
-def _shared(prefix: str) -> tuple[str, str]:
-    """What Muster's account exports to the reader's, and how that one imports it."""
-    shared = shared_outside(prefix)
-    exports, imports = [], []
-    for here, there in shared.services.items():
-        many = ".DIRECT.GET." in here or ".MSG.NEXT." in here
-        exports.append(
-            f"{{ service: {quoted(here)}, response: {'stream' if many else 'singleton'}, accounts: [READERS] }}"
-        )
-        imports.append(f"{{ service: {{ account: MUSTER, subject: {quoted(here)} }}, to: {quoted(there)} }}")
-    for subject in shared.streams:
-        exports.append(f"{{ stream: {quoted(subject)}, accounts: [READERS] }}")
-        imports.append(f"{{ stream: {{ account: MUSTER, subject: {quoted(subject)} }} }}")
-    return "".join(f"      {each}\n" for each in exports), "".join(f"      {each}\n" for each in imports)
+def _exports(prefix: str) -> str:
+    """What Muster's account lets others import. Which of it each one has, its own imports say.
+
+    All services are one export: the server passes no answer from one import on to another of the same export, so a
+    reply subject that its account could publish to leads nowhere either.
+    """
+    service = f'{{ service: ">", response: stream, response_threshold: "{ANSWER_LIFE_S}s" }}'
+    return _lines([service, *(f"{{ stream: {quoted(subject)} }}" for subject in heard_outside(prefix))])
+
+
+def _lines(items: Sequence[str]) -> str:
+    return "".join(f"      {item}\n" for item in items)
+
+
+def _outside_account(role: str, password: str, prefix: str) -> str:
+    shared = shared_with(role, prefix)
+    imports = [
+        f"{{ service: {{ account: MUSTER, subject: {quoted(here)} }}, to: {quoted(there)} }}"
+        for here, there in shared.services.items()
+    ]
+    imports += [f"{{ stream: {{ account: MUSTER, subject: {quoted(subject)} }} }}" for subject in shared.streams]
+    return (
+        f"  {quoted('READERS' if role == READER else role)} {{\n    users: [\n{_user(role, password, prefix)}    ]\n"
+        f"    imports: [\n{_lines(imports)}    ]\n  }}\n"
+    )
 
 
 def _cluster(cluster: ClusterConfig) -> str:
@@ -93,9 +116,11 @@ def _cluster(cluster: ClusterConfig) -> str:
 
 def render(config: BrokerConfig) -> str:
     """The configuration file's text."""
-    roles = sorted(role for role in config.passwords if role not in {SYSTEM, READER})
-    users = "".join(_user(role, config.passwords[role], config.prefix) for role in roles)
-    exports, imports = _shared(config.prefix)
+    roles = sorted(role for role in config.passwords if role != SYSTEM)
+    users, outside = (
+        "".join(write(role, config.passwords[role], config.prefix) for role in roles if is_outside(role) == where)
+        for write, where in ((_user, False), (_outside_account, True))
+    )
     text = (
         f"server_name: {quoted(config.name)}\n"
         f"listen: {quoted(f'{config.host}:{config.port}')}\n"
@@ -115,10 +140,8 @@ def render(config: BrokerConfig) -> str:
         "accounts {\n"
         f"  SYS {{ users: [ {{ user: {quoted(SYSTEM)}, password: {config.passwords[SYSTEM]} }} ] }}\n"
         "  MUSTER {\n    jetstream: enabled\n    users: [\n"
-        f"{users}    ]\n    exports: [\n{exports}    ]\n  }}\n"
-        "  READERS {\n    users: [\n"
-        f"{_user(READER, config.passwords[READER], config.prefix)}    ]\n    imports: [\n{imports}    ]\n  }}\n"
-        "}\n"
+        f"{users}    ]\n    exports: [\n{_exports(config.prefix)}    ]\n  }}\n"
+        f"{outside}}}\n"
     )
     return text + (_cluster(config.cluster) if config.cluster else "")
 

@@ -5,8 +5,9 @@ a stream. An agent reads its own node's commands and registrations, hears its
 own node's beats, and nothing else. Passwords live in files of mode 0600 only.
 
 A subject to publish is checked by the broker, a reply subject is not: whoever may ask JetStream's API can have the
-answer, a stored entry too, sent to where it may not publish, and a stream that listens there stores it. So the reader,
-who is an outsider, has an account of its own: it asks through imports, and its reply subjects mean nothing elsewhere.
+answer, a stored entry too, sent to where it may not publish, and a stream that listens there stores it. So those who
+are not trusted with the whole log, the reader and each node's agent, have an account of their own each: they ask and
+publish through imports, and their reply subjects mean nothing elsewhere.
 """
 
 import os
@@ -29,7 +30,8 @@ SYSTEM: Final = "system"
 ROLES: Final = (API, SCHEDULER, READER, OPERATOR, SYSTEM)
 
 OUTSIDE_API: Final = "MUSTER.API"
-"""Where the reader finds JetStream's API, in its own account."""
+"""Where readers and agents find JetStream's API, in their own accounts."""
+AGENT_PREFIX: Final = "agent-"
 
 NEVER: Final = tuple(
     f"$JS.API.STREAM.{verb}.>" for verb in ("DELETE", "PURGE", "UPDATE", "RESTORE", "MSG.DELETE", "LEADER", "PEER")
@@ -46,7 +48,12 @@ class Permissions(msgspec.Struct, frozen=True):
 
 def agent_role(node: str) -> str:
     """The name of the user of a node's agent."""
-    return f"agent-{node}"
+    return f"{AGENT_PREFIX}{node}"
+
+
+def is_outside(role: str) -> bool:
+    """Whether a role has an account of its own, apart from that of Muster's own parts."""
+    return role == READER or role.startswith(AGENT_PREFIX)
 
 
 def log_stream(prefix: str = DEFAULT_PREFIX) -> str:
@@ -100,44 +107,63 @@ def _reading(prefix: str, api: str = JETSTREAM_API) -> list[str]:
     return allowed
 
 
-def _agent(node: str, prefix: str) -> Permissions:
-    stream = log_stream(prefix)
-    publish = [
-        *(f"{prefix}.node.{node}.{kebab(kind.__name__)}" for kind in NodeFact.__args__),
-        f"{prefix}.heartbeat.{node}",
-        f"{prefix}.gpu.{node}",
-        f"{prefix}.answer.{node}.>",
-    ]
-    for consumer, subject in (
-        (command_consumer(node), f"{prefix}.command.{node}"),
-        (readback_consumer(node), f"{prefix}.node.{node}.>"),
-        (registration_consumer(node), registration_subject(node, prefix)),
-    ):
-        publish += [
-            f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-            f"$JS.API.CONSUMER.DELETE.{stream}.{consumer}",
-        ]
-    heard = [f"{prefix}.ask.{node}", f"{prefix}.ask.{node}.>", f"{prefix}.heartbeat.{node}"]
-    return Permissions(publish, [_inbox(agent_role(node)), *heard])
-
-
-def _heard_outside(prefix: str) -> list[str]:
-    classes = [f"{prefix}.{kind}.>" for kind in LOG_CLASSES]
-    return [_inbox(READER), *classes, *(f"{prefix}.{kind}.*" for kind in TELEMETRY_CLASSES)]
-
-
 class Shared(msgspec.Struct, frozen=True):
-    """What the account of Muster shares with the reader's. `services`: subject here → subject there."""
+    """What the account of Muster shares with another. `services`: subject there → subject in the other account."""
 
     services: dict[str, str]
     streams: list[str]
 
 
-def shared_outside(prefix: str = DEFAULT_PREFIX) -> Shared:
-    """All that the reader can ask and hear."""
-    pairs = zip(_reading(prefix), _reading(prefix, OUTSIDE_API), strict=True)
-    return Shared(dict(pairs), _heard_outside(prefix))
+def _agent_reads(node: str, prefix: str, api: str = JETSTREAM_API) -> list[str]:
+    stream = log_stream(prefix)
+    allowed = []
+    for consumer, subject in (
+        (command_consumer(node), f"{prefix}.command.{node}"),
+        (readback_consumer(node), f"{prefix}.node.{node}.>"),
+        (registration_consumer(node), registration_subject(node, prefix)),
+    ):
+        allowed += [
+            f"{api}.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
+            f"{api}.CONSUMER.MSG.NEXT.{stream}.{consumer}",
+            f"{api}.CONSUMER.DELETE.{stream}.{consumer}",
+        ]
+    return allowed
+
+
+def _agent_writes(node: str, prefix: str) -> list[str]:
+    return [
+        *(f"{prefix}.node.{node}.{kebab(kind.__name__)}" for kind in NodeFact.__args__),
+        *(f"{prefix}.{kind}.{node}" for kind in TELEMETRY_CLASSES),
+        f"{prefix}.answer.{node}.*",
+    ]
+
+
+def _heard_by_reader(prefix: str) -> list[str]:
+    classes = [f"{prefix}.{kind}.>" for kind in LOG_CLASSES]
+    return [_inbox(READER), *classes, *(f"{prefix}.{kind}.*" for kind in TELEMETRY_CLASSES)]
+
+
+def shared_with(role: str, prefix: str = DEFAULT_PREFIX) -> Shared:
+    """All that a role with an account of its own can ask, write and hear outside of it."""
+    if role == READER:
+        services = dict(zip(_reading(prefix), _reading(prefix, OUTSIDE_API), strict=True))
+        return Shared(services, _heard_by_reader(prefix))
+    node = role.removeprefix(AGENT_PREFIX)
+    services = dict(zip(_agent_reads(node, prefix), _agent_reads(node, prefix, OUTSIDE_API), strict=True))
+    services |= {subject: subject for subject in _agent_writes(node, prefix)}
+    return Shared(services, [f"{prefix}.ask.{node}", f"{prefix}.ask.{node}.*"])
+
+
+def heard_outside(prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """The subjects that accounts other than Muster's may hear: all that `shared_with` says of any role."""
+    return [*_heard_by_reader(prefix), f"{prefix}.ask.>"]
+
+
+def _outside(role: str, prefix: str) -> Permissions:
+    """In its own account: what is shared with it, its inbox, and the beats that are sent there."""
+    shared = shared_with(role, prefix)
+    own = [] if role == READER else [_inbox(role), f"{prefix}.heartbeat.{role.removeprefix(AGENT_PREFIX)}"]
+    return Permissions(list(shared.services.values()), [*own, *shared.streams])
 
 
 def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
@@ -145,8 +171,8 @@ def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
     reads = _reading(prefix)
     lease = lease_bucket(prefix)
     hears = [f"{prefix}.{kind}.*" for kind in TELEMETRY_CLASSES]
-    if role.startswith("agent-"):
-        return _agent(role.removeprefix("agent-"), prefix)
+    if is_outside(role):
+        return _outside(role, prefix)
     return {
         API: Permissions(
             [f"{prefix}.submission.*", f"{prefix}.job.*.*", f"{prefix}.admin.*", f"{prefix}.ask.>", *reads],
@@ -162,7 +188,6 @@ def permissions_of(role: str, prefix: str = DEFAULT_PREFIX) -> Permissions:
             ],
             [_inbox(SCHEDULER), *hears],
         ),
-        READER: Permissions(_reading(prefix, OUTSIDE_API), _heard_outside(prefix)),
         OPERATOR: Permissions(
             ["$JS.API.STREAM.CREATE.>", "$JS.API.STREAM.INFO.>", f"{prefix}.>", *reads], [_inbox(OPERATOR)]
         ),
@@ -176,15 +201,18 @@ def new_password() -> str:
 
 def make_credentials(roles: Iterable[str], known: Mapping[str, Credential]) -> dict[str, Credential]:
     """A credential for each role: the known one, or a new one with a random password."""
-    made = {role: known.get(role) or Credential(role, new_password()) for role in roles}
-    if READER in made:
-        made[READER] = msgspec.structs.replace(made[READER], api=OUTSIDE_API)
-    return made
+    return _placed({role: known.get(role) or Credential(role, new_password()) for role in roles})
+
+
+def _placed(credentials: Mapping[str, Credential]) -> dict[str, Credential]:
+    """The same, each with the API of its account: files from before there were accounts do not name it."""
+    replace = msgspec.structs.replace
+    return {role: replace(each, api=OUTSIDE_API) if is_outside(role) else each for role, each in credentials.items()}
 
 
 def read_credentials(path: Path) -> dict[str, Credential]:
     """The credentials of a file, by role. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, Credential])
+    return _placed(msgspec.json.decode(path.read_bytes(), type=dict[str, Credential]))
 
 
 def write_private(path: Path, text: str) -> None:

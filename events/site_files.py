@@ -15,6 +15,7 @@ import msgspec
 from muster.events.broker_config import BrokerConfig, ClusterConfig, quoted, render
 from muster.events.connection import Credential
 from muster.events.credentials import (
+    AGENT_PREFIX,
     API,
     OPERATOR,
     READER,
@@ -41,7 +42,6 @@ HIGHEST_CLIENT_PORT: Final = 65_535 - MONITOR_PORT_OFFSET
 SIZES: Final = (1, 3, 5)
 NODES_LIMIT: Final = 10_000
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-AGENT_PREFIX: Final = agent_role("")
 _RECORD: Final = "site.json"
 
 
