@@ -126,8 +126,26 @@ def _explain_placed(cluster: Cluster, job: Job) -> Explanation:
         workers=workers,
         why=f"entry {attempt.allocated}: {attempt.why}",
     )
-    summary = f"is {job.phase}" + (f": {job.reason}" if job.reason else "")
+    reasons = [reason for reason in (job.reason, _awaited_ends(cluster, job)) if reason]
+    summary = f"is {job.phase}" + (f": {'; '.join(reasons)}" if reasons else "")
     return Explanation(job.id, job.phase, cluster.state.sequence, summary, None, None, step, _environment(cluster, job))
+
+
+def _awaited_ends(cluster: Cluster, job: Job) -> str:
+    """Whose word a job that is being stopped waits for ("" = nobody's)."""
+    if job.phase != "STOPPING" or job.attempt is None:
+        return ""
+    live = [worker for worker in job.attempt.workers if worker.phase != "gone"]
+    if not live:
+        return ""
+    names = []
+    for worker in live[:EXAMPLES]:
+        node = cluster.state.nodes.get(worker.node)
+        silent = f" (the node is {node.status})" if node is not None and node.status != "ready" else ""
+        names.append(f"rank {worker.rank} on {worker.node}{silent}")
+    more = f" and {len(live) - EXAMPLES} more" if len(live) > EXAMPLES else ""
+    told = "was told to stop it" if job.attempt.stop_ordered else "is yet to be told to stop it"
+    return f"waits for the agent's word that {', '.join(names)}{more} has ended; it {told}"
 
 
 def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:

@@ -50,3 +50,24 @@ def test_each_node_is_counted_under_the_reason_that_shuts_it_out() -> None:
         "suspect: its agent is silent": ["node-2"],
         "0 of 1 devices are idle": ["node-3"],
     }
+
+
+def test_a_job_that_is_being_stopped_says_whose_word_it_waits_for() -> None:
+    script = Script()
+    script.node("node-1", fabric="f")
+    script.node("node-2", fabric="f")
+    job = script.submit(spec(8, nodes=2))
+    script.settle()
+    script.start(job)
+    script.exit(job, 3, 1)
+    assert explain(script.cluster, job).summary == (
+        "is STOPPING: worker 1 on node-2: exit code 3;"
+        " waits for the agent's word that rank 0 on node-1 has ended; it is yet to be told to stop it"
+    )
+    script.settle()
+    assert explain(script.cluster, job).summary == (
+        "is STOPPING: worker 1 on node-2: exit code 3;"
+        " waits for the agent's word that rank 0 on node-1 has ended; it was told to stop it"
+    )
+    script.exit(job, None, reason="stopped")
+    assert explain(script.cluster, job).summary == "is FAILED: worker 1 on node-2: exit code 3"
