@@ -76,6 +76,7 @@ class AgentOptions(PartOptions):
     simulate: str | None
     ports: str
     lease_s: float
+    output_limit_mib: int = 1024
 
 
 async def run_server(options: ServerOptions) -> None:
@@ -130,7 +131,10 @@ async def run_agent(options: AgentOptions) -> None:
         where = site(options.ports, options.address, options.fabric, options.labels)
         devices = one_node(options.node, options.simulate, where)
         settings = AgentSettings(
-            node=options.node, data=options.data / "agents" / options.node, lease_ms=round(options.lease_s * 1000)
+            node=options.node,
+            data=options.data / "agents" / options.node,
+            lease_ms=round(options.lease_s * 1000),
+            output_limit_bytes=options.output_limit_mib << 20,
         )
         agent = await stack.enter_async_context(agency(place, settings, devices, tasks))
         with waiting(f"{options.node} to be registered in the log"):

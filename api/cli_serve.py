@@ -25,6 +25,11 @@ _lease = click.option(
     help="Seconds after which an agent without a broker stops what may run elsewhere; 0 = never.",
 )  # fmt: skip
 
+_output = click.option(
+    "--output-limit", "output_limit_mib", metavar="MIB", type=click.IntRange(1, 1 << 30), default=1024,
+    show_default=True, help="Output kept of a worker, in MiB; the oldest is dropped first.",
+)  # fmt: skip
+
 
 def _connected(function: F) -> F:
     """The options of a part that runs apart from the others."""
@@ -63,6 +68,7 @@ def _run(main: Any, *, verbose: bool) -> None:
 )
 @_ports
 @_lease
+@_output
 @_verbose
 def up(*, verbose: bool, **options: Any) -> None:
     """Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs."""
@@ -103,6 +109,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB; this machine's if left out.")
 @_ports
 @_lease
+@_output
 @_connected
 def agent(*, verbose: bool, **options: Any) -> None:
     """Run a node's agent alone."""

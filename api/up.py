@@ -51,6 +51,7 @@ class UpOptions:
     broker_port: int
     ports: str
     lease_s: float
+    output_limit_mib: int = 1024
 
 
 async def run_up(options: UpOptions) -> None:
@@ -84,7 +85,12 @@ async def run_up(options: UpOptions) -> None:
 
 
 def _settings(options: UpOptions, data: Path, node: str) -> AgentSettings:
-    return AgentSettings(node=node, data=data / "agents" / node, lease_ms=round(options.lease_s * 1000))
+    return AgentSettings(
+        node=node,
+        data=data / "agents" / node,
+        lease_ms=round(options.lease_s * 1000),
+        output_limit_bytes=options.output_limit_mib << 20,
+    )
 
 
 async def _keep_up(broker: Broker) -> None:

@@ -32,7 +32,7 @@ from muster.events.types import (
     StopWorker,
     WorkerExited,
 )
-from muster.node_agent.beside import clean_folders, sample_devices, serve_asks
+from muster.node_agent.beside import clean_folders, limit_outputs, sample_devices, serve_asks
 from muster.node_agent.booking import RefusalError
 from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.journal import Journal
@@ -55,7 +55,8 @@ RETRY_S: Final = 0.5
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent works. `lease_ms` 0 = no lease. `cgroups` False: process trees are held without cgroups.
-    Folders of ended workers are kept `keep_s`, and at most `keep_count` of them."""
+    Folders of ended workers are kept `keep_s`, and at most `keep_count` of them; of a worker's output, at most about
+    `output_limit_bytes`."""
 
     node: str
     data: Path
@@ -67,6 +68,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: bool = True
     keep_s: float = 7 * 86_400.0
     keep_count: int = 1_000
+    output_limit_bytes: int = 1 << 30
 
 
 class Agent:
@@ -125,6 +127,7 @@ class Agent:
                         self._report(),
                         self._live_on(),
                         self._sample(),
+                        limit_outputs(self._workers, settings.output_limit_bytes),
                         clean_folders(self._workers, settings.keep_s, settings.keep_count),
                         serve_asks(self._link, settings.node, self._workers),
                     )

@@ -1,4 +1,5 @@
-"""What an agent does beside its lives, each for ever: sampling devices, deleting old folders, answering questions.
+"""What an agent does beside its lives, each for ever: sampling devices, limiting outputs, deleting old folders,
+answering questions.
 
 Nothing here may end the agent: what fails is tried again.
 """
@@ -13,7 +14,7 @@ from muster.events.log import LogError
 from muster.events.telemetry import GpuSampled
 from muster.node_agent.inventory import DeviceSource
 from muster.node_agent.link import AgentLink, LogAsk
-from muster.node_agent.output import read_output
+from muster.node_agent.output import drop_oldest, read_output
 from muster.node_agent.reporter import Reporter
 from muster.node_agent.workers import Workers
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_TIMEOUT_S: Final = 10.0
 CLEAN_EVERY_S: Final = 60.0
+OUTPUT_LOOK_S: Final = 1.0
 RETRY_S: Final = 0.5
 
 
@@ -44,6 +46,26 @@ async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> Non
     while True:
         await asyncio.to_thread(workers.clean, keep_s, keep_count, time.time())
         await asyncio.sleep(CLEAN_EVERY_S)
+
+
+async def limit_outputs(workers: Workers, limit_bytes: int) -> None:
+    """Drop the oldest output of workers that have written more than that. See `drop_oldest`."""
+    before: set[str] = set()
+    while True:
+        now = {str(worker.folder.output) for worker in workers.running()}
+        await asyncio.to_thread(_drop_oldest, sorted(now | before), limit_bytes)
+        before = now
+        await asyncio.sleep(OUTPUT_LOOK_S)
+
+
+def _drop_oldest(paths: list[str], limit_bytes: int) -> None:
+    for path in paths:
+        try:
+            drop_oldest(path, limit_bytes)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            logger.warning("the output in %s cannot be limited: %s", path, error)
 
 
 async def serve_asks(link: AgentLink, node: str, workers: Workers) -> None:
