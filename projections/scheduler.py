@@ -115,8 +115,13 @@ class Scheduler:
             self._watch.proof(time.monotonic_ns())
 
     async def _listen(self) -> None:
-        async for beat in self._beats.arriving():
-            self._watch.beat(beat.node, beat.incarnation, time.monotonic_ns())
+        while True:
+            try:
+                async for beat in self._beats.arriving():
+                    self._watch.beat(beat.node, beat.incarnation, time.monotonic_ns())
+            except LogError as error:
+                logger.warning("beats cannot be heard, trying again: %s", error)
+            await asyncio.sleep(LOOK_S)
 
     # -- a term -----------------------------------------------------------------------------------------------------
 

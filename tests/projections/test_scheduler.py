@@ -10,11 +10,12 @@ from cluster_script import inventory, spec
 from muster.core.state import Job
 from muster.events import codec
 from muster.events import types as t
-from muster.events.beats import MemoryTelemetry
+from muster.events.beats import Beat, MemoryTelemetry
 from muster.events.lease import MemoryLeases
-from muster.events.log import AppendRefusedError, Message
+from muster.events.log import AppendRefusedError, LogUnavailableError, Message
 from muster.events.memory import MemoryLog
 from muster.events.subjects import subject_of
+from muster.events.telemetry import Heartbeat
 from muster.projections.follower import Follower
 from muster.projections.scheduler import Scheduler
 
@@ -154,6 +155,39 @@ async def test_a_foreign_decision_ends_the_term_and_the_next_one_goes_on() -> No
 
     allocations = [event for event in await events_of(site.log) if isinstance(event, t.JobAllocated)]
     assert [event.job for event in allocations] == [job]
+
+
+class DeafAtFirst(MemoryTelemetry):
+    """Telemetry that cannot be listened to the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+        self.heard = asyncio.Event()
+
+    async def arriving(self) -> AsyncIterator[Beat]:
+        self.tries += 1
+        if self.tries == 1:
+            raise LogUnavailableError("not now")
+        async for beat in super().arriving():
+            self.heard.set()
+            yield beat
+
+
+async def test_a_scheduler_that_cannot_listen_to_beats_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.projections.scheduler.LOOK_S", 0.01)
+    site = Site()
+    site.telemetry = telemetry = DeafAtFirst()
+    await site.node()
+    async with site.scheduler("s1"), asyncio.timeout(DEADLINE_S):
+        for count in range(10_000):
+            await telemetry.beat(Heartbeat("node-1", "node-1-life", count))
+            await asyncio.sleep(0.005)
+            if telemetry.heard.is_set():
+                break
+
+    assert telemetry.heard.is_set()
+    assert telemetry.tries == 2
 
 
 async def test_whoever_meets_an_unknown_event_follows_and_never_leads() -> None:
