@@ -20,7 +20,7 @@ from muster.projections.audit_report import AuditReport
 from muster.projections.fold import Fold
 from muster.projections.mirror import CHUNK, Mirror, MirrorRow
 from muster.projections.replay import nearest_fold
-from muster.projections.schema import StoreError
+from muster.projections.schema import HoleError, StoreError
 
 _EXPECT: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{32})")
 
@@ -36,7 +36,7 @@ class Source(Protocol):
         ...
 
     def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Entries in chunks, in sequence. Raises StoreError at a hole."""
+        """Entries in chunks, in sequence. Raises HoleError."""
         ...
 
 
@@ -52,13 +52,13 @@ class LogSource:
         return asyncio.run_coroutine_threadsafe(self._log.last_sequence(), self._loop).result()
 
     def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Entries in chunks, without chains. Raises StoreError at an entry that cannot be read, LogError."""
+        """Entries in chunks, without chains. Raises HoleError at an entry that cannot be read, LogError."""
         while first <= last:
             reading = self._log.read(first, min(CHUNK, last - first + 1))
             try:
                 entries = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
             except MissingEntryError as error:
-                raise StoreError(str(error)) from error
+                raise HoleError(str(error), error.sequence) from error
             if not entries:
                 raise LogError(f"the log gave no entry {first}")
             yield [MirrorRow(*entry, b"") for entry in entries]
@@ -83,7 +83,7 @@ def audit(
         fold, bases = _enter(source, first, last)
     except StoreError as error:
         report = AuditReport(first, last)
-        report.find(first, "sequence", "every entry up to the last", str(error))
+        _find_hole(report, first, error)
         return report
     auditor = _Auditor(source, fold, bases, last, (int(expected[1]), expected[2]) if expected else None)
     auditor.run(progress)
@@ -105,6 +105,12 @@ def _bases(source: Source, first: int, last: int) -> set[int]:
     for rows in source.rows(first, last):
         bases |= bases_in(row.entry for row in rows)
     return bases
+
+
+def _find_hole(report: AuditReport, after: int, error: StoreError) -> None:
+    """An entry at or after `after` could not be read."""
+    sequence = error.sequence if isinstance(error, HoleError) else after
+    report.find(sequence, "sequence", "every entry up to the last", str(error))
 
 
 class _Auditor:
@@ -131,7 +137,7 @@ class _Auditor:
                 if progress is not None:
                     progress(state.sequence)
         except StoreError as error:
-            self._find(state.sequence + 1, "sequence", "every entry up to the last", str(error))
+            _find_hole(self.report, state.sequence + 1, error)
         else:
             self._passes.finish()
         self._check_invariants()

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from muster.events.log import Entry
-from muster.projections.schema import StoreError, connect
+from muster.projections.schema import HoleError, connect
 
 CHUNK: Final = 1000
 GENESIS: Final = bytes(16)
@@ -85,12 +85,12 @@ class Mirror:
         return row.chain if row else None
 
     def entries(self, first: int, last: int) -> Iterator[list[Entry]]:
-        """Entries `first` to `last` in chunks. Raises StoreError at a hole."""
+        """Entries `first` to `last` in chunks. Raises HoleError."""
         for chunk in self._chunks(_ENTRIES, first, last):
             yield list(map(Entry._make, chunk))
 
     def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Rows `first` to `last` in chunks. Raises StoreError at a hole."""
+        """Rows `first` to `last` in chunks. Raises HoleError."""
         for chunk in self._chunks(_ROWS, first, last):
             yield list(map(MirrorRow._make, chunk))
 
@@ -101,7 +101,7 @@ class Mirror:
             if len(chunk) != end - first + 1:
                 present = {row[0] for row in chunk}
                 missing = next(sequence for sequence in range(first, end + 1) if sequence not in present)
-                raise StoreError(f"the mirror has no entry {missing}")
+                raise HoleError(f"the mirror has no entry {missing}", missing)
             yield chunk
             first = end + 1
 
@@ -129,7 +129,7 @@ class Mirror:
             middle = (low + high + 1) // 2
             row = self._connection.execute("SELECT timestamp_ns FROM entries WHERE sequence = ?", (middle,)).fetchone()
             if row is None:
-                raise StoreError(f"the mirror has no entry {middle}")
+                raise HoleError(f"the mirror has no entry {middle}", middle)
             if row[0] <= timestamp_ns:
                 low = middle
             else:

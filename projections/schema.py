@@ -39,6 +39,14 @@ class StoreError(Exception):
     """The store cannot be used as it is; the message says why and what to do."""
 
 
+class HoleError(StoreError):
+    """Entry `sequence` is not there."""
+
+    def __init__(self, message: str, sequence: int) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+
+
 class StoreFullError(StoreError):
     """The store could not be written now: the disk is full or does not answer, or another program holds the file."""
 

@@ -192,7 +192,7 @@ def test_a_lost_entry_of_the_mirror_is_named(mirrored: Path) -> None:
     connection.commit()
     connection.close()
     report = audit_file(mirrored)
-    assert report.findings[0].kind == "sequence"
+    assert (report.findings[0].sequence, report.findings[0].kind) == (700, "sequence")
     assert "700" in report.findings[0].found
 
 
