@@ -19,6 +19,8 @@ from muster.projections.replay import fold_at
 from muster.projections.store import Store
 
 CACHED_STATES: Final = 8
+CACHED_JOBS: Final = 40_000
+"""In all cached states together, about 4 KiB each; the last one asked for is kept whatever it has."""
 
 _SECOND_NS: Final = 1_000_000_000
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
@@ -114,10 +116,13 @@ async def state_at(store: Store, log: Log, sequence: int) -> Fold:
 class TimeTravel:
     """Past states of one log, the last few kept. One replay runs at a time: it takes a whole core."""
 
-    def __init__(self, store: Store, log: Log, *, cached_states: int = CACHED_STATES) -> None:
+    def __init__(
+        self, store: Store, log: Log, *, cached_states: int = CACHED_STATES, cached_jobs: int = CACHED_JOBS
+    ) -> None:
         self._store = store
         self._log = log
         self._cached_states = cached_states
+        self._cached_jobs = cached_jobs
         self._cache: OrderedDict[int, Fold] = OrderedDict()
         self._replaying = asyncio.Lock()
 
@@ -131,7 +136,12 @@ class TimeTravel:
             fold = self._cache.get(sequence)
             if fold is None:
                 fold = self._cache[sequence] = await state_at(self._store, self._log, sequence)
-                while len(self._cache) > self._cached_states:
+                while len(self._cache) > self._cached_states or (
+                    len(self._cache) > 1 and self._jobs() > self._cached_jobs
+                ):
                     self._cache.popitem(last=False)
             self._cache.move_to_end(sequence)
             return fold
+
+    def _jobs(self) -> int:
+        return sum(len(fold.cluster.state.jobs) for fold in self._cache.values())

@@ -51,6 +51,15 @@ async def test_asking_again_gives_the_kept_state_and_few_are_kept(store: Store, 
     assert await travel.state_at(500) is not first
 
 
+async def test_states_with_many_jobs_are_not_kept_beside_each_other(store: Store, log: MemoryLog) -> None:
+    travel = TimeTravel(store, log, cached_jobs=1)
+    first = await travel.state_at(500)
+    assert len(first.cluster.state.jobs) > 1
+    assert await travel.state_at(500) is first
+    await travel.state_at(600)
+    assert await travel.state_at(500) is not first
+
+
 async def test_moments_are_sequences_times_and_spans(store: Store, log: MemoryLog) -> None:
     async def at(text: str) -> int:
         return await resolve_moment(store, log, text, NOW_NS)
