@@ -206,7 +206,9 @@ class Capacity:
 
     def give_port(self, address: str, port: int) -> None:
         """Let a port go."""
-        self.ports.get(address, set()).discard(port)
+        held = self.ports.get(address)
+        if held is not None:
+            held.discard(port)
 
 
 _Key = TypeVar("_Key", str, tuple[str, str])

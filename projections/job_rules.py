@@ -79,11 +79,10 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
             void.append(worker)
     for worker in void:
         lose_worker(cluster, job, worker, "its agent began a new life before it could start", never_ran=True)
-    if cluster.is_live(job):
-        if attempt.stop is None:
-            cluster.starting[job.id] = attempt.start_by_at
-        else:
-            cluster.review(job)
+    if attempt.stop is None:
+        cluster.starting[job.id] = attempt.start_by_at
+    elif cluster.is_live(job):
+        cluster.review(job)
     return None
 
 
@@ -220,8 +219,7 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
 
 def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     cluster.free_port(attempt)
-    retry = job.spec.retry
-    failure = attempt.failure
+    retry, failure = job.spec.retry, attempt.failure
     if job.cancelled_by:
         _end_cancelled(cluster, job)
     elif attempt.stop == "cancelled":
