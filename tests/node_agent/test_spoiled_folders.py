@@ -72,7 +72,10 @@ async def test_a_worker_that_deletes_its_folder_is_stopped(
     assert not alive(pid)
 
 
-@pytest.mark.parametrize("spoil", ["rm -r {folder}", "rm {folder}/claimed", "touch {folder}/acknowledged"])
+@pytest.mark.parametrize(
+    "spoil",
+    ["rm -r {folder}", "rm -r {folder} && touch {folder}", "rm {folder}/claimed", "touch {folder}/acknowledged"],
+)
 async def test_what_a_new_agent_knows_nothing_of_is_dead_before_it_registers(
     new_node: NewNode, link: FakeLink, spoil: str
 ) -> None:
