@@ -49,6 +49,6 @@ def _told(out: Path, site: "Site") -> str:
         *(f"{out}/agent-{node}.json  for `muster agent --node {node}`" for node in site.nodes),
         f"{out}/reader.json  for those who only read the log",
         f"connect them with: export MUSTER_NATS={urls}",
-        "brokers that run read their new configuration on SIGHUP",
+        "brokers that run read their new configuration on SIGHUP: send it to all, and then to all once more",
     ]
     return "\n".join(lines)

@@ -66,10 +66,19 @@ class Place:
         self.brokers = [made] if isinstance(made, Broker) else made.brokers
 
     async def connect(self, role: str, number: int = 0) -> Connection:
-        """A connection to one of the brokers."""
-        connection = await Connection.open([self.brokers[number].url], self.brokers[number].credentials[role], role)
-        self._stack.push_async_callback(connection.close)
-        return connection
+        """A connection to one of the brokers, as soon as it knows the role: while it reads a new configuration it knows
+        nobody."""
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    connection = await Connection.open(
+                        [self.brokers[number].url], self.brokers[number].credentials[role], role
+                    )
+                except NoAnswerError:
+                    await asyncio.sleep(0.01)
+                else:
+                    self._stack.push_async_callback(connection.close)
+                    return connection
 
     async def link(self, node: str, number: int = 0) -> NatsAgentLink[Question]:
         return NatsAgentLink(await self.connect(f"agent-{node}", number), node, Question)
@@ -254,10 +263,9 @@ async def test_a_node_is_added_to_brokers_that_run(place: Place) -> None:
     api, old = NatsAsks(await place.connect("api")), await place.link("node-1", -1)
     place.configure("node-3")
     place.reload()
-    for number in range(len(place.brokers)):
-        await until(lambda number=number: is_let_in(place, number))  # type: ignore[misc]
+    opened = [await place.connect("agent-node-3", number) for number in range(len(place.brokers))]
     place.reload()
-    new = await place.link("node-3", -1)
+    new = NatsAgentLink(opened[-1], "node-3", Question)
     subject = "muster.node.node-3.worker-started"
     reports = [Message(subject, b"1", "new-1"), Message(subject, b"2", "new-2")]
     assert await new.append_batch(reports) == [Ack(1, duplicate=False), Ack(2, duplicate=False)]
@@ -267,20 +275,11 @@ async def test_a_node_is_added_to_brokers_that_run(place: Place) -> None:
     assert await first_command(old, 0) == b"command 1.0"
     async with served(old, api), served(new, api, "node-3"):
         assert await ask(api, 1, "node-3") == await ask(api, 1) == b"0000000\n" * 1000
-    operator = await place.connect("operator")
-    agent = await lay_out(place)
+    operator, agent = await place.connect("operator"), await lay_out(place)
     before = await stored(operator)
     await try_every_reply(agent, operator, OWN)
     await operator.request(fact(1).subject, b"a last entry")
     assert await stored(operator) == before | {"MUSTER_LOG": before["MUSTER_LOG"] + 1}
-
-
-async def is_let_in(place: Place, number: int) -> bool:
-    try:
-        await place.connect("agent-node-3", number)
-    except NoAnswerError:
-        return False
-    return True
 
 
 def test_a_file_from_before_there_were_accounts_still_serves(tmp_path: Path) -> None:
