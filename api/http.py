@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from muster.api.answers import SEQUENCE_HEADER, problem
 from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
@@ -31,6 +32,19 @@ BACKLOG: Final = 128
 """So many connections are taken at once, before the first of them is counted."""
 
 _logger = logging.getLogger(__name__)
+_server_logger = logging.getLogger(f"{__name__}.server")
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a record of the server's tells of a fault of ours: what is no HTTP is its sender's: one quiet line."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
+        return True
+    _logger.info("a request is not HTTP: %s", " ".join(str(error).split())[:200])
+    return False
+
+
+_server_logger.addFilter(_is_ours)
 
 
 class AddressError(Exception):
@@ -116,6 +130,9 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         detail = f"at most {BODY_LIMIT_BYTES} bytes are taken"
         return problem(ApiError(413, "too_large", "the body is too large", detail=detail))
+    except web.RequestPayloadError as error:
+        detail = " ".join(str(error).split())[:200]
+        return problem(ApiError(400, "broken_body", "the body is not sent as its headers say", detail=detail))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         return problem(ApiError(405, "wrong_method", f"{request.method} is not for this path", detail=allowed))
@@ -156,6 +173,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             make_app(service, self._clients),
             access_log=None,
+            logger=_server_logger,
             shutdown_timeout=SHUTDOWN_S,
             handler_cancellation=True,  # whoever follows something and leaves is not waited for
         )
