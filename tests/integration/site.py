@@ -113,7 +113,9 @@ class Site(User):
     async def leader(self) -> Part:
         """The scheduler that leads, as the log has it."""
         holder = (await self.get("/v1/state"))["leader"]
-        return next(part for part in self.parts.values() if holder.endswith(f"-{part.pid}"))
+        named = (self.folder / f"scheduler-{number}" for number in range(1, self._schedulers + 1))
+        [leads] = [each.name for each in named if (each / "data" / "scheduler.name").read_text() == holder]
+        return self.parts[leads]
 
     async def drop_lease(self) -> None:
         """Make the lease anybody's; who holds it learns of that when it next renews it."""
