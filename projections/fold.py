@@ -18,7 +18,7 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.subjects import WRITERS
-from muster.projections import job_rules, node_rules
+from muster.projections import job_rules, node_rules, worker_rules
 
 FOLD_VERSION: Final = 3
 """Grows whenever the same log gives another state; a snapshot of another version is not read."""
@@ -185,13 +185,13 @@ class Fold:
         match event:
             case t.WorkerStarted():
                 touched.add(event.job)
-                return job_rules.worker_started(cluster, event)
+                return worker_rules.worker_started(cluster, event)
             case t.WorkerExited():
                 touched.add(event.job)
-                return job_rules.worker_exited(cluster, event)
+                return worker_rules.worker_exited(cluster, event)
             case t.WorkerRefused():
                 touched.add(event.job)
-                return job_rules.worker_refused(cluster, event)
+                return worker_rules.worker_refused(cluster, event)
             case t.NodeRegistered():
                 return node_rules.node_registered(cluster, event, touched)
             case t.StopFailed():

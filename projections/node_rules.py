@@ -3,7 +3,7 @@
 from muster.core.cluster import SECOND_NS, Cluster
 from muster.core.state import Node, Stray
 from muster.events import types as t
-from muster.projections import job_rules
+from muster.projections import worker_rules
 
 LEASE_MARGIN_NS = 30 * SECOND_NS
 """How much longer than an agent the scheduler counts a lease."""
@@ -39,13 +39,13 @@ def node_registered(cluster: Cluster, event: t.NodeRegistered, touched: set[int]
         report = listed.pop((job_id, attempt.number, rank), None)
         if report is None:
             never_ran = worker.phase == "placed"
-            job_rules.lose_worker(cluster, job, worker, "its agent does not know it any more", never_ran=never_ran)
+            worker_rules.lose_worker(cluster, job, worker, "its agent does not know it any more", never_ran=never_ran)
             continue
         worker.incarnation = event.incarnation
         attempt.stop_ordered = False
-        job_rules.mark_running(cluster, job, attempt, worker, report.pid)
+        worker_rules.mark_running(cluster, job, attempt, worker, report.pid)
         if report.exit is not None:
-            job_rules.worker_gone(cluster, job, attempt, worker, report.exit)
+            worker_rules.worker_gone(cluster, job, attempt, worker, report.exit)
         else:
             cluster.review(job)
     node.strays = [Stray(*place) for place, report in listed.items() if report.exit is None]
@@ -89,7 +89,7 @@ def node_lost(cluster: Cluster, event: t.NodeLost, touched: set[int]) -> str | N
         job = cluster.state.jobs[job_id]
         if job.attempt is not None and (job_id, job.attempt.number) in over:
             touched.add(job_id)
-            job_rules.lose_worker(cluster, job, worker, "the node's lease ran out", never_ran=False)
+            worker_rules.lose_worker(cluster, job, worker, "the node's lease ran out", never_ran=False)
     cluster.review_node(node)
     return None
 
