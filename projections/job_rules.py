@@ -1,5 +1,7 @@
-"""What people's facts and the scheduler's decisions about jobs do to the state. Every rule gives None, or why it was not
-applied."""
+"""What people's facts and the scheduler's decisions about jobs do to the state.
+
+Every rule gives None, or why it was not applied.
+"""
 
 from typing import Final
 

@@ -1,5 +1,7 @@
-"""What agents' reports of workers do to the state, up to the end of an attempt and of its job. Every rule gives None, or
-why it was not applied."""
+"""What agents' reports of workers do to the state, up to the end of an attempt and of its job.
+
+Every rule gives None, or why it was not applied.
+"""
 
 from typing import Final
 
@@ -167,6 +169,7 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
 
 
 def end_cancelled(cluster: Cluster, job: Job) -> None:
+    """A cancelled job has ended."""
     why = f": {job.cancel_reason}" if job.cancel_reason else ""
     end(cluster, job, "CANCELLED", f"cancelled by {job.cancelled_by}{why}")
 
