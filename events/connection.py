@@ -18,7 +18,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from muster.events.wire import Sink, SinkParser, status_of
+from muster.events.wire import OneSocket, Sink, SinkParser, status_of
 
 PING_INTERVAL_S: Final = 1
 WATCH_INTERVAL_S: Final = 0.25
@@ -247,9 +247,11 @@ class Connection:
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)
-        self._abort_closing_socket()
+        self._socket.abort_closing()
         with contextlib.suppress(nats.errors.Error, OSError):
             await self._client.close()
+        self._socket.abort()  # one that was opened while a reconnection was being given up
+        await asyncio.sleep(0)
         self._fail_all("the connection was closed")
 
     # -- keeping it up ------------------------------------------------------------------------------------------
@@ -259,6 +261,8 @@ class Connection:
         self._client = client
         self._parser = SinkParser(client)
         client._ps = self._parser  # noqa: SLF001  the client has no public seam for its parser
+        self._socket = OneSocket()  # type: ignore[no-untyped-call]  # the library's is not typed
+        client._transport = self._socket  # noqa: SLF001  nor for its socket
         await client.connect(
             servers=list(self.servers),
             name=self.name,
@@ -295,13 +299,7 @@ class Connection:
                 with contextlib.suppress(nats.errors.Error, OSError, NoAnswerError):
                     await self._dial()
             elif self._client.is_reconnecting:
-                self._abort_closing_socket()
-
-    def _abort_closing_socket(self) -> None:
-        """A socket with unsent data to a hung server never finishes closing by itself."""
-        writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001  nothing public reaches it
-        if writer is not None and writer.transport.is_closing():
-            writer.transport.abort()
+                self._socket.abort_closing()
 
     async def _on_disconnect(self) -> None:
         self._client._pending.clear()  # noqa: SLF001  what was not sent must not be sent later

@@ -8,8 +8,10 @@ import calendar
 import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
+from urllib.parse import ParseResult
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.protocol.parser import Parser
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], None]
@@ -19,6 +21,30 @@ NANOSECONDS: Final = 1_000_000_000
 _MESSAGE: Final = ord("M")
 _MESSAGE_WITH_HEADERS: Final = ord("H")
 _CRLF: Final = b"\r\n"
+
+
+class OneSocket(TcpTransport):
+    """The client's socket. The library opens another after a handshake that failed and drops the last one unclosed;
+    here the last one is let go first."""
+
+    def __bool__(self) -> bool:
+        """Always: an unopened transport is not to be replaced by one of the library's own."""
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        """Open a socket to a server."""
+        self.abort()
+        await super().connect(uri, buffer_size, connect_timeout)
+
+    def abort(self) -> None:
+        """Let the socket go at once, whatever is unsent. Harmless when it is closed."""
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    def abort_closing(self) -> None:
+        """A socket with unsent data to a hung server never finishes closing by itself."""
+        if self._io_writer is not None and self._io_writer.transport.is_closing():
+            self.abort()
 
 
 class SinkParser(Parser):
