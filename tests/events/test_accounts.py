@@ -4,7 +4,7 @@ and on three, and a node can be added to brokers that run."""
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,15 @@ async def stored(operator: Connection) -> dict[str, int]:
     return counts | {"fence": await (await JetStreamLog.open(operator)).last_fenced_sequence()}
 
 
+async def consumer_info(operator: Connection, consumer: str) -> dict[str, Any]:
+    """What the log says of a consumer, asked again where nobody answers: only the broker that leads a consumer answers
+    for it, and one made a moment ago, on brokers that have just read a new configuration, may have no leader yet."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(NoAnswerError):
+                return await operator.api(f"CONSUMER.INFO.MUSTER_LOG.{consumer}", timeout_s=1.0)
+
+
 async def have_delivered(agent: Connection, operator: Connection, consumer: str, subject: str, reply: str) -> None:
     """Have a consumer of the agent's give all that it has to a reply subject: surely, where its account knows that."""
     config: dict[str, Any] = {"name": consumer, "filter_subject": subject, "ack_policy": "none", "num_replicas": 1}
@@ -133,7 +142,7 @@ async def have_delivered(agent: Connection, operator: Connection, consumer: str,
         await agent.publish(
             f"{agent.api_prefix}.CONSUMER.MSG.NEXT.MUSTER_LOG.{consumer}", b'{"batch":10,"no_wait":true}', reply=reply
         )
-        info = await operator.api(f"CONSUMER.INFO.MUSTER_LOG.{consumer}")
+        info = await consumer_info(operator, consumer)
         return bool(info["num_pending"] == 0 and info["delivered"]["consumer_seq"] > 0)
 
     if reply in OWN:
