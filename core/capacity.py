@@ -89,6 +89,40 @@ class NodeRoom:
             else:
                 self.shared.discard(index)
 
+    def unclaim(self, share: Share, demand: Demand) -> None:
+        """Put a worker's share back: the exact inverse of `claim`."""
+        self.cpus += share.cpus
+        self.memory_mib += share.memory_mib
+        devices = self.inventory.devices
+        for index in share.devices:
+            if index >= len(devices):
+                continue
+            device = devices[index]
+            self.device_memory_mib[index] += device_claim_mib(device, demand.device_memory_mib)
+            after = self.device_compute[index] = self.device_compute[index] + demand.compute
+            if after == WHOLE_COMPUTE:
+                insort(self.idle[device.model], index)
+            if 0 < after < WHOLE_COMPUTE:
+                self.shared.add(index)
+            else:
+                self.shared.discard(index)
+
+    def lesser(self, other: "NodeRoom") -> "NodeRoom":
+        """What is left in both of two views of the same node: what is free now and stays free later, say."""
+        room = NodeRoom(self.inventory)
+        room.available = self.available
+        room.cpus = min(self.cpus, other.cpus)
+        room.memory_mib = min(self.memory_mib, other.memory_mib)
+        room.device_memory_mib = list(map(min, self.device_memory_mib, other.device_memory_mib))
+        room.device_compute = list(map(min, self.device_compute, other.device_compute))
+        for device in self.inventory.devices:
+            left = room.device_compute[device.index]
+            if left < WHOLE_COMPUTE:
+                room.idle[device.model].remove(device.index)
+                if left > 0:
+                    room.shared.add(device.index)
+        return room
+
 
 class Pool:
     """The available nodes that have devices of one model: those of one fabric, or all (`fabric` "*")."""
@@ -159,17 +193,41 @@ class Capacity:
         room.claim(share, demand)
         self._shelve(share.node, room)
 
-    def refill(self, name: str, claims: list[tuple[Share, Demand]]) -> None:
-        """Compute a node's room anew: its inventory less these claims."""
-        old = self.rooms[name]
-        room = NodeRoom(old.inventory)
+    def give(self, share: Share, demand: Demand) -> None:
+        """Put a worker's share back: the exact inverse of `take`."""
+        room = self.rooms[share.node]
+        if room.available:
+            self._unshelve(share.node, room)
+            room.unclaim(share, demand)
+            self._shelve(share.node, room)
+        else:
+            room.unclaim(share, demand)
+
+    def refill(
+        self, name: str, claims: list[tuple[Share, Demand]], later: list[tuple[Share, Demand]] | None = None
+    ) -> None:
+        """Compute a node's room anew: its inventory less these claims. Where what will be claimed `later` is another
+        thing (work that leaves, room that is reserved), only what is free now and stays free is room."""
+        inventory = self.rooms[name].inventory
+        room = NodeRoom(inventory)
         for share, demand in claims:
             room.claim(share, demand)
+        if later is not None:
+            then = NodeRoom(inventory)
+            for share, demand in later:
+                then.claim(share, demand)
+            room = room.lesser(then)
+        self.put_room(name, room)
+
+    def put_room(self, name: str, room: NodeRoom) -> NodeRoom:
+        """Put a view of a node in place of the one at hand, which is given back."""
+        old = self.rooms[name]
         if old.available:
             self._unshelve(name, old)
             self._shelve(name, room)
             room.available = True
         self.rooms[name] = room
+        return old
 
     def _shelve(self, name: str, room: NodeRoom) -> None:
         fabric = room.inventory.fabric
