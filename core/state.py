@@ -10,11 +10,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
-from muster.events.types import ExitStatus, Inventory, RequeueCause, StopCause
+from muster.events.types import AllocationRef, ExitStatus, Inventory, Placement, RequeueCause, StopCause
 
 JobPhase = Literal[
-    "PENDING", "STARTING", "RUNNING", "STOPPING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "REJECTED"
+    "PENDING", "STARTING", "RUNNING", "STOPPING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "REJECTED"
 ]
 
 PHASE_CODES: Final[dict[JobPhase, str]] = {
@@ -25,6 +26,7 @@ PHASE_CODES: Final[dict[JobPhase, str]] = {
     "COMPLETED": "CD",
     "FAILED": "F",
     "CANCELLED": "CA",
+    "TIMEOUT": "TO",
     "NODE_FAIL": "NF",
     "REJECTED": "RJ",
 }
@@ -34,10 +36,11 @@ TRANSITIONS: Final[dict[JobPhase, tuple[JobPhase, ...]]] = {
     "PENDING": ("STARTING", "CANCELLED", "STOPPING"),  # the last: its agent's life ended before the allocation landed
     "STARTING": ("RUNNING", "STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
     "RUNNING": ("STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
-    "STOPPING": ("PENDING", "FAILED", "CANCELLED", "NODE_FAIL"),
+    "STOPPING": ("PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),  # the second: before it was told
     "COMPLETED": (),
     "FAILED": (),
     "CANCELLED": ("STOPPING",),  # an allocation that landed after the cancellation is undone
+    "TIMEOUT": (),
     "NODE_FAIL": (),
     "REJECTED": (),
 }
@@ -67,12 +70,14 @@ class Attempt(msgspec.Struct, gc=False):
     number: int
     allocated: int  # sequence of the JobAllocated
     allocated_ns: int
+    allocated_at: int
     workers: list[Worker]
     master_address: str
     master_port: int
     start_by_at: int  # an attempt with a worker not reported by then is given up
     why: str = ""  # the rule that chose its place
     started_ns: int = 0  # when the first worker ran; 0 = none has
+    started_at: int = 0  # likewise
     stop: StopCause | None = None  # why the attempt must end; its workers are to be stopped
     stop_ordered: bool = False  # every worker not gone has been told in its present incarnation
     failure: RequeueCause | None = None  # what made it fail first; None = nothing has
@@ -96,15 +101,21 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Job(msgspec.Struct, gc=False):
-    """One submission. `attempts` counts all tries, `tries` those that count against the limit."""
+    """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those that
+    had to make room. `since` and `since_at` are since when it waits, for its place in the queue: a job whose time ran out
+    waits anew, one that was stopped for others does not, and the time in which it ran is no time of waiting."""
 
     id: int
     user: str
     spec: JobSpec
     submitted_ns: int
+    priority: int = 300
+    since: int = 0  # a sequence
+    since_at: int = 0
     phase: JobPhase = "PENDING"
     attempts: int = 0
     tries: int = 0
+    preemptions: int = 0
     attempt: Attempt | None = None  # the live one, or the last one where the job has ended
     exit_code: int | None = None
     reason: str = ""  # why it ended or waits, in words
@@ -145,6 +156,25 @@ class Node(msgspec.Struct, gc=False):
         return self.status == "ready" and not self.cordoned and not self.strays
 
 
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """Room reserved for a waiting job, and the attempts that were stopped for it."""
+
+    job: int
+    reserved: int  # sequence of the RoomReserved
+    placements: list[Placement]
+    victims: list[AllocationRef]
+    why: str
+
+
+class PastUse(msgspec.Struct, gc=False):
+    """What a user took of a queue, fading: `device_ms` (a whole device's milliseconds) as of `settled_at` (logical), and
+    the thousandths of devices held since then."""
+
+    device_ms: int = 0
+    settled_at: int = 0
+    held: int = 0
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """An entry that was not applied, and why."""
 
@@ -174,6 +204,12 @@ class State(msgspec.Struct):
     nodes: dict[str, Node] = {}
     ended: list[tuple[int, int]] = []  # (logical time of the end, job), in order, to be forgotten
     keys: list[Key] = []  # in order of `forget_at`
+    queues: dict[str, QueueSpec] = {}  # by path; "default" is there although nobody made it
+    policy: Policy = Policy()
+    rooms: dict[int, Room] = {}  # by the job that may use it
+    learned: dict[str, list[int]] = {}  # "user\nname" → how long its last attempts took that completed, in s
+    past_use: dict[str, PastUse] = {}  # "queue\nuser"
+    mix: dict[str, int] = {}  # kind of demand → how many such jobs were submitted
     refused_count: int = 0
     refusals: list[Refusal] = []  # the last hundred
     unknown_since: int = 0  # first entry of a type this program does not know: follow, never lead

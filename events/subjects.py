@@ -42,13 +42,21 @@ def subject_of(event: t.Event, queue: str = CLUSTER_QUEUE, prefix: str = DEFAULT
             return f"{prefix}.submission.{queue}"
         case t.JobCancelRequested():
             return f"{prefix}.job.{queue}.{token}"
-        case t.NodeCordoned() | t.NodeUncordoned():
+        case t.NodeCordoned() | t.NodeUncordoned() | t.QueueConfigured() | t.QueueRemoved() | t.PolicyChanged():
             return f"{prefix}.admin.{token}"
         case t.NodeRegistered() | t.WorkerStarted() | t.WorkerExited() | t.WorkerRefused() | t.StopFailed():
             return f"{prefix}.node.{event.node}.{token}"
         case t.LeaderStarted() | t.ClockAdvanced() | t.NodeSuspected() | t.NodeRecovered() | t.NodeLost():
             return f"{prefix}.decision.{CLUSTER_QUEUE}.{token}"
-        case t.JobAllocated() | t.StopOrdered() | t.JobRequeued():
+        case (
+            t.JobAllocated()
+            | t.StopOrdered()
+            | t.JobRequeued()
+            | t.JobPreempted()
+            | t.JobTimedOut()
+            | t.RoomReserved()
+            | t.RoomReleased()
+        ):
             return f"{prefix}.decision.{queue}.{token}"
         case t.StartWorker() | t.StopWorker():
             return f"{prefix}.command.{event.node}"

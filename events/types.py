@@ -9,7 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from muster.events.spec import JobSpec, Labels, Name, ShortText
+from muster.events.policy import Policy, QueueSpec
+from muster.events.spec import JobSpec, Labels, Name, QueuePath, ShortText
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 """A count, a size, a number of something; within what every JSON reader keeps exactly."""
@@ -24,9 +25,13 @@ JobId: TypeAlias = Natural
 
 DETAIL_LIMIT = 4096
 Detail = Annotated[str, msgspec.Meta(max_length=DETAIL_LIMIT)]
-StopCause = Literal["cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue", "stray"]
+StopCause = Literal[
+    "cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue", "stray", "preempted", "timed_out"
+]
 ExitReason = Literal["exited", "stopped", "lease_expired", "start_failed", "lost"]
-RequeueCause = Literal["never_started", "node_fail", "device_fault", "failed"]
+RequeueCause = Literal["never_started", "node_fail", "device_fault", "failed", "preempted", "timed_out"]
+PreemptionCause = Literal["priority", "reclaim"]
+ReleaseCause = Literal["beneficiary_gone", "room_lost"]
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=lambda name: f"{name}.1", omit_defaults=True, gc=False):
@@ -161,6 +166,27 @@ class NodeUncordoned(_Event, frozen=True):
     user: ShortText
 
 
+class QueueConfigured(_Event, frozen=True):
+    """A queue was made, or changed to this."""
+
+    queue: QueueSpec
+    user: ShortText
+
+
+class QueueRemoved(_Event, frozen=True):
+    """A queue that nothing is in was taken away."""
+
+    name: QueuePath
+    user: ShortText
+
+
+class PolicyChanged(_Event, frozen=True):
+    """The cluster decides by these rules from now on."""
+
+    policy: Policy
+    user: ShortText
+
+
 # -- outside facts, written by agents ---------------------------------------------------------------------------
 
 
@@ -287,6 +313,50 @@ class JobRequeued(_Event, frozen=True):
     counted: bool
 
 
+class JobPreempted(_Event, frozen=True):
+    """The named workers of an attempt are to end so that the beneficiary gets its room; the job then waits again.
+    `work_lost_ms` is the devices' time that the attempt had run for."""
+
+    basis: Basis
+    job: JobId
+    attempt: Small
+    mode: Literal["cold"]
+    cause: PreemptionCause
+    beneficiary: JobId
+    work_lost_ms: Natural
+    workers: list[WorkerRef]
+
+
+class JobTimedOut(_Event, frozen=True):
+    """An attempt has run for its time limit: its workers are to end, and then it is requeued behind those that wait, or
+    ended."""
+
+    basis: Basis
+    job: JobId
+    attempt: Small
+    action: Literal["requeue", "kill"]
+    workers: list[WorkerRef]
+
+
+class RoomReserved(_Event, frozen=True):
+    """Room that only this waiting job may use, there or still to be given up by the named attempts."""
+
+    basis: Basis
+    job: JobId
+    placements: list[Placement]
+    victims: list[AllocationRef]
+    why: Detail
+
+
+class RoomReleased(_Event, frozen=True):
+    """Room is reserved no more without having been used."""
+
+    basis: Basis
+    job: JobId
+    cause: ReleaseCause
+    detail: Detail
+
+
 class NodeLost(_Event, frozen=True):
     """A node's lease has run out: the listed attempts are over there and may be retried elsewhere. Attempts that
     may not be retried keep what they hold until the node is back."""
@@ -329,7 +399,8 @@ class StartWorker(_Event, frozen=True):
 
 
 class StopWorker(_Event, frozen=True):
-    """End this worker: the stop signal, the grace, then the whole tree."""
+    """End this worker: `signal` where there is one and up to `notice_ms` to end by itself, then TERM and up to `grace_ms`,
+    then the whole tree is killed."""
 
     job: JobId
     attempt: Small
@@ -338,14 +409,19 @@ class StopWorker(_Event, frozen=True):
     incarnation: Token
     cause: StopCause
     grace_ms: Natural
+    signal: Token = ""  # without the SIG: "USR2"
+    notice_ms: Natural = 0
 
 
 Submission: TypeAlias = JobSubmitted
 JobFact: TypeAlias = JobCancelRequested
-AdminFact: TypeAlias = NodeCordoned | NodeUncordoned
+AdminFact: TypeAlias = NodeCordoned | NodeUncordoned | QueueConfigured | QueueRemoved | PolicyChanged
 NodeFact: TypeAlias = NodeRegistered | WorkerStarted | WorkerExited | WorkerRefused | StopFailed
 Observation: TypeAlias = LeaderStarted | ClockAdvanced | NodeSuspected | NodeRecovered
-Decision: TypeAlias = JobAllocated | StopOrdered | JobRequeued | NodeLost
+JobDecision: TypeAlias = (
+    JobAllocated | StopOrdered | JobRequeued | JobPreempted | JobTimedOut | RoomReserved | RoomReleased
+)
+Decision: TypeAlias = JobDecision | NodeLost
 Command: TypeAlias = StartWorker | StopWorker
 Fact: TypeAlias = Submission | JobFact | AdminFact | NodeFact
 FoldedEvent: TypeAlias = Fact | Observation | Decision
