@@ -4,27 +4,13 @@ A device has two dimensions, memory in MiB and compute in thousandths; what a de
 `muster.events.binding.device_claim_mib`.
 """
 
-import re
 from typing import Final, Literal, NamedTuple
 
+from muster.core.quantities import parse_size_mib
 from muster.events.binding import WHOLE_COMPUTE
 from muster.events.spec import JobSpec
 
 DEFAULT_CPUS_PER_DEVICE: Final = 1
-
-_SIZE: Final = re.compile(r"^(\d{1,15})\s*(M|MB|MiB|G|GB|GiB|T|TB|TiB)?$")
-_UNIT_MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
-
-
-def parse_size_mib(size: int | str) -> int:
-    """A size in MiB: a whole number of MiB, or text such as ``"40GiB"``. GB and G mean GiB, as on the cards' own
-    names. Raises ValueError."""
-    if isinstance(size, int):
-        return size
-    match = _SIZE.match(size.strip())
-    if match is None:
-        raise ValueError(f'{size!r} is no size: write whole MiB, or a number with MiB, GiB or TiB, such as "40GiB"')
-    return int(match[1]) * _UNIT_MIB[(match[2] or "M")[0]]
 
 
 class Demand(NamedTuple):

@@ -9,7 +9,8 @@ import msgspec
 
 from muster.core.capacity import Capacity
 from muster.core.placement import place
-from muster.core.resources import Demand, demand_of, parse_size_mib
+from muster.core.quantities import parse_size_mib
+from muster.core.resources import Demand, demand_of
 from muster.events.spec import JobSpec
 
 QUEUES: Final = ("default",)

@@ -36,7 +36,7 @@ TRANSITIONS: Final[dict[JobPhase, tuple[JobPhase, ...]]] = {
     "PENDING": ("STARTING", "CANCELLED", "STOPPING"),  # the last: its agent's life ended before the allocation landed
     "STARTING": ("RUNNING", "STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
     "RUNNING": ("STOPPING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"),
-    "STOPPING": ("PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),  # the second: before it was told
+    "STOPPING": ("PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
     "COMPLETED": (),
     "FAILED": (),
     "CANCELLED": ("STOPPING",),  # an allocation that landed after the cancellation is undone
@@ -102,8 +102,8 @@ class Attempt(msgspec.Struct, gc=False):
 
 class Job(msgspec.Struct, gc=False):
     """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those that
-    had to make room. `since` and `since_at` are since when it waits, for its place in the queue: a job whose time ran out
-    waits anew, one that was stopped for others does not, and the time in which it ran is no time of waiting."""
+    had to make room. `since` and `since_at` are since when it waits, for its place in the queue: a job whose time ran
+    out waits anew, one stopped for others does not, and the time in which it ran is no time of waiting."""
 
     id: int
     user: str
@@ -167,8 +167,8 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 
 
 class PastUse(msgspec.Struct, gc=False):
-    """What a user took of a queue, fading: `device_ms` (a whole device's milliseconds) as of `settled_at` (logical), and
-    the thousandths of devices held since then."""
+    """What a user took of a queue, fading: `device_ms` (a whole device's milliseconds) as of `settled_at` (logical),
+    and the thousandths of devices held since then."""
 
     device_ms: int = 0
     settled_at: int = 0
