@@ -11,7 +11,8 @@ from aiohttp import web
 
 from muster.api.clients import read_whole
 from muster.api.problems import ApiError, FieldError
-from muster.core.spec_check import SpecError, check_spec, convert
+from muster.core.conversion import SpecError, convert
+from muster.core.spec_check import check_spec
 from muster.events.spec import JobSpec
 
 BODY_LIMIT_BYTES: Final = 1 << 20

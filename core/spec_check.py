@@ -2,99 +2,43 @@
 field by a JSON pointer (RFC 6901)."""
 
 import re
-from functools import cache
-from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from muster.core.capacity import Capacity
+from muster.core.conversion import Problem, SpecError, convert
 from muster.core.placement import place
-from muster.core.quantities import parse_size_mib
+from muster.core.quantities import parse_duration_s, parse_size_mib, priority_number
 from muster.core.resources import Demand, demand_of
-from muster.events.spec import JobSpec
+from muster.events.spec import JobSpec, LimitsSpec, PreemptionSpec
 
-QUEUES: Final = ("default",)
 MOST_WORKERS: Final = 256
 """Most nodes of one gang: its allocation and commands must fit one atomic append."""
-UNKNOWN_SHOWN: Final = 20
 NAME_LENGTH: Final = 128
-POINTER_LENGTH: Final = 256
+LONGEST_S: Final = 3_155_760_000
+SIGNALS: Final = frozenset(
+    ("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "IOT", "BUS", "FPE", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+     "STKFLT", "CHLD", "CLD", "CONT", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
+     "POLL", "PWR", "SYS", "RTMIN", "RTMAX")
+)  # fmt: skip
+"""What a process on Linux can be told and can answer to; of KILL and STOP it never hears."""
 
-_ANY_GPU: Final = JobSpec(command="true").gpu
+_ANY: Final = JobSpec(command="true")
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-class Problem(NamedTuple):
-    """What is wrong with one field."""
-
-    pointer: str
-    detail: str
-
-
-class SpecError(Exception):
-    """A specification that cannot be right."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(f"{problem.pointer or '/'}: {problem.detail}" for problem in problems))
-        self.problems = problems
-
-
-_AT: Final = re.compile(r" - at `\$([^`]*)`$")
-_KEY_AT: Final = re.compile(r" - at `key` in `\$([^`]*)`$")
-_MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def check_spec(raw: Any) -> JobSpec:
-    """The specification in a decoded TOML or JSON value, its sizes in MiB and its name the program's where it has
-    none. Raises SpecError."""
+    """The specification in a decoded TOML or JSON value, in numbers (MiB, seconds), and its name the program's where it
+    has none. Raises SpecError."""
     spec = convert(raw, JobSpec)
     if "name" not in raw:
         spec = msgspec.structs.replace(spec, name=_program_name(spec.command))
     problems = _own_problems(spec)
     if problems:
         raise SpecError(problems)
-    return _with_sizes_in_mib(spec)
-
-
-def convert(raw: Any, kind: type[T]) -> T:
-    """A decoded TOML or JSON value as a Struct. Raises SpecError, which names every unknown field."""
-    problems: list[Problem] = []
-    known = _known_part(raw, kind, "", problems)
-    if len(problems) > UNKNOWN_SHOWN:
-        problems[UNKNOWN_SHOWN:] = [Problem("", f"and {len(problems) - UNKNOWN_SHOWN} more unknown fields")]
-    try:
-        converted = msgspec.convert(known, kind)
-    except msgspec.ValidationError as error:
-        problems.append(_problem_of(error, kind))
-    if problems:
-        raise SpecError(problems)
-    return converted
-
-
-def _known_part(raw: Any, kind: Any, pointer: str, unknown: list[Problem]) -> Any:
-    """`raw` without the fields that `kind` does not have; those are added to `unknown`."""
-    if not isinstance(raw, dict) or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-        return raw
-    kinds = _fields(kind)
-    known = {}
-    for name, value in raw.items():
-        place = f"{pointer}/{_token(name)}"
-        if name in kinds:
-            known[name] = _known_part(value, kinds[name], place, unknown)
-        else:
-            unknown.append(Problem(place, f"unknown field; known here: {', '.join(sorted(kinds))}"))
-    return known
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
-
-
-def _token(name: str) -> str:
-    """A field's name within a pointer; one that is long beyond reason is cut."""
-    return name[:POINTER_LENGTH].replace("~", "~0").replace("/", "~1")
+    return _in_numbers(spec)
 
 
 def _program_name(command: str | list[str]) -> str:
@@ -105,39 +49,16 @@ def _program_name(command: str | list[str]) -> str:
     return "".join(letter for letter in name[:NAME_LENGTH] if letter.isprintable()) or "job"
 
 
-def _problem_of(error: msgspec.ValidationError, kind: Any) -> Problem:
-    """A decoder's complaint as a problem: the path as a pointer, and the words that would do."""
-    text = str(error)
-    where = _AT.search(text) or _KEY_AT.search(text)
-    path = where[1] if where else ""
-    tokens = [token.strip("[].") for token in re.findall(r"\.[^.\[]+|\[[^\]]*\]", path)]
-    pointer = "".join(f"/{token}" for token in tokens if token)  # a map's member is not named: then the map is
-    detail = text[: where.start()] if where else text
-    if missing := _MISSING.search(detail):
-        return Problem(f"{pointer}/{missing[1]}", "this field is required")
-    if detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer, kind))):
-        detail += f"; known here: {', '.join(known)}"
-    return Problem(pointer, detail)
-
-
-def _type_at(pointer: str, kind: Any) -> Any:
-    for token in pointer.split("/")[1:]:
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            kind = _fields(kind).get(token)
-    return kind
-
-
-def _choices(kind: Any) -> list[str]:
-    """The words that a type takes, wherever they stand in it."""
-    if get_origin(kind) is Literal:
-        return [word for word in get_args(kind) if isinstance(word, str)]
-    return [word for part in get_args(kind) for word in _choices(part)]
-
-
 def flaw(spec: JobSpec) -> str:
-    """What makes a decoded specification unusable, in words; "" = nothing. Quick where all is well."""
-    plain = spec.memory is None and spec.nodes is None and spec.gpu is _ANY_GPU
-    if plain and (spec.gpus or spec.cpus) and spec.queue in QUEUES:
+    """What makes a decoded specification unusable by itself, in words; "" = nothing. Quick where all is well."""
+    if (
+        (spec.gpus or spec.cpus)
+        and spec.memory is None
+        and spec.nodes is None
+        and spec.gpu is _ANY.gpu
+        and spec.limits is _ANY.limits
+        and spec.preemption is _ANY.preemption
+    ):
         return ""
     problems = _own_problems(spec)
     return f"{problems[0].pointer}: {problems[0].detail}" if problems else ""
@@ -149,13 +70,11 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
         problems.append(
             Problem("/gpus", "asks for neither devices nor CPUs: set gpus, or cpus for a job without devices")
         )
-    if spec.queue not in QUEUES:
-        problems.append(Problem("/queue", f"there is no queue {spec.queue!r}; queues: {', '.join(QUEUES)}"))
     if isinstance(spec.nodes, int) and spec.gpus and spec.nodes > spec.gpus:
         problems.append(Problem("/nodes", f"{spec.gpus} devices cannot be spread over {spec.nodes} nodes"))
     if spec.nodes == "fewest" and not spec.gpus:
         problems.append(Problem("/nodes", '"fewest" is for jobs with devices: give a number of nodes'))
-    if not spec.gpus and spec.gpu != _ANY_GPU:
+    if not spec.gpus and spec.gpu != _ANY.gpu:
         problems.append(Problem("/gpu", "asks for a kind of device but for no device: set gpus"))
     problems += _text_problems(spec)
     for pointer, size in (("/memory", spec.memory), ("/gpu/memory", spec.gpu.memory)):
@@ -166,6 +85,43 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
                 problems.append(Problem(pointer, "must be more than nothing: leave it out for the default"))
         except ValueError as error:
             problems.append(Problem(pointer, str(error)))
+    return [*problems, *_limits_problems(spec.limits), *_preemption_problems(spec.preemption)]
+
+
+def duration_problems(pointer: str, duration: int | str | None, *, above_nothing: bool = True) -> list[Problem]:
+    """What is wrong with a duration."""
+    if duration is None:
+        return []
+    try:
+        length_s = parse_duration_s(duration)
+    except ValueError as error:
+        return [Problem(pointer, str(error))]
+    if length_s > LONGEST_S:
+        return [Problem(pointer, f"{duration!r} is longer than {LONGEST_S} seconds, which is the most")]
+    if above_nothing and length_s == 0:
+        return [Problem(pointer, "must be more than nothing: leave it out where there is none")]
+    return []
+
+
+def _limits_problems(limits: LimitsSpec) -> list[Problem]:
+    problems = duration_problems("/limits/time_limit", limits.time_limit)
+    problems += duration_problems("/limits/estimate", limits.estimate)
+    if problems or limits.time_limit is None or limits.estimate is None:
+        return problems
+    limit_s, estimate_s = parse_duration_s(limits.time_limit), parse_duration_s(limits.estimate)
+    if estimate_s <= limit_s:
+        return []
+    return [Problem("/limits/estimate", f"{estimate_s} s is longer than the time limit of {limit_s} s")]
+
+
+def _preemption_problems(preemption: PreemptionSpec) -> list[Problem]:
+    problems = duration_problems("/preemption/grace", preemption.grace, above_nothing=False)
+    name = (preemption.signal or "TERM").partition("@")[0]
+    if name in ("KILL", "STOP"):
+        problems.append(Problem("/preemption/signal", f"no program hears {name}: give one that it can act on, as USR2"))
+    elif name not in SIGNALS:
+        hint = f": write {name[3:]}" if name.removeprefix("SIG") in SIGNALS else ', such as "USR2" or "USR2@120"'
+        problems.append(Problem("/preemption/signal", f"Linux has no signal {name!r}{hint}"))
     return problems
 
 
@@ -188,14 +144,28 @@ def _text_problems(spec: JobSpec) -> list[Problem]:
     return problems
 
 
-def _with_sizes_in_mib(spec: JobSpec) -> JobSpec:
+def _in_numbers(spec: JobSpec) -> JobSpec:
+    """A checked specification with its sizes in MiB, its durations in seconds and its priority as a number."""
+    changed: dict[str, Any] = {}
     if isinstance(spec.memory, str):
-        spec = msgspec.structs.replace(spec, memory=parse_size_mib(spec.memory))
+        changed["memory"] = parse_size_mib(spec.memory)
+    if isinstance(spec.priority, str):
+        changed["priority"] = priority_number(spec.priority)
     if isinstance(spec.gpu.memory, str):
-        spec = msgspec.structs.replace(
-            spec, gpu=msgspec.structs.replace(spec.gpu, memory=parse_size_mib(spec.gpu.memory))
-        )
-    return spec
+        changed["gpu"] = msgspec.structs.replace(spec.gpu, memory=parse_size_mib(spec.gpu.memory))
+    changed["limits"] = in_seconds(spec.limits, "time_limit", "estimate")
+    changed["preemption"] = in_seconds(spec.preemption, "grace")
+    return msgspec.structs.replace(spec, **changed)
+
+
+def in_seconds(part: T, *names: str) -> T:
+    """A part of a configuration with those durations in seconds that were written as text."""
+    texts = {name: value for name in names if isinstance(value := getattr(part, name), str)}
+    return (
+        msgspec.structs.replace(part, **{name: parse_duration_s(text) for name, text in texts.items()})
+        if texts
+        else part
+    )
 
 
 def capacity_problems(spec: JobSpec, hardware: Capacity) -> list[Problem]:

@@ -1,12 +1,14 @@
 """Bad input is named by its field, with what to do next."""
 
+import signal
 from typing import Any
 
 import pytest
 from cluster_script import Script
 
-from muster.core.spec_check import SpecError, capacity_problems, check_spec
-from muster.events.spec import GpuSpec
+from muster.core.conversion import SpecError
+from muster.core.spec_check import capacity_problems, check_spec, flaw
+from muster.events.spec import GpuSpec, JobSpec, LimitsSpec, PreemptionSpec
 
 
 def problems(**fields: Any) -> list[tuple[str, str]]:
@@ -41,7 +43,33 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"gpu": {"compute": 1.5}}, "/gpu/compute", "<= 1"),
         ({"nodes": 0}, "/nodes", ">= 1"),
         ({"nodes": 4, "gpus": 2}, "/nodes", "2 devices cannot be spread over 4 nodes"),
-        ({"queue": "research"}, "/queue", "there is no queue 'research'; queues: default"),
+        ({"queue": "Research"}, "/queue", "regex"),
+        ({"queue": "a/b/c/d/e/f/g/h/i"}, "/queue", "regex"),
+        ({"priority": "P4"}, "/priority", "known here: P0, P1, P2, P3"),
+        ({"priority": 1001}, "/priority", "<= 1000"),
+        ({"priority": -1}, "/priority", ">= 0"),
+        ({"limits": {"time_limit": "soon"}}, "/limits/time_limit", "is no duration"),
+        ({"limits": {"time_limit": 0}}, "/limits/time_limit", "more than nothing"),
+        ({"limits": {"time_limit": "0s"}}, "/limits/time_limit", "more than nothing"),
+        ({"limits": {"estimate": "0m"}}, "/limits/estimate", "more than nothing"),
+        ({"limits": {"time_limit": "99999d"}}, "/limits/time_limit", "longer than 3155760000 seconds"),
+        (
+            {"limits": {"time_limit": "1h", "estimate": 3601}},
+            "/limits/estimate",
+            "3601 s is longer than the time limit of",
+        ),
+        ({"limits": {"on_timeout": "suspend"}}, "/limits/on_timeout", "known here: requeue, kill"),
+        (
+            {"limits": {"walltime": 1}},
+            "/limits/walltime",
+            "unknown field; known here: estimate, on_timeout, time_limit",
+        ),
+        ({"preemption": {"grace": "long"}}, "/preemption/grace", "is no duration"),
+        ({"preemption": {"signal": "USR3"}}, "/preemption/signal", "Linux has no signal 'USR3', such as"),
+        ({"preemption": {"signal": "SIGUSR2@30"}}, "/preemption/signal", "Linux has no signal 'SIGUSR2': write USR2"),
+        ({"preemption": {"signal": "KILL"}}, "/preemption/signal", "no program hears KILL"),
+        ({"preemption": {"signal": "USR2@soon"}}, "/preemption/signal", "regex"),
+        ({"preemption": {"signal": 12}}, "/preemption/signal", "Expected `str | null`"),
         ({"where": {"nodes": ["Node 1"]}}, "/where/nodes/0", "regex"),
         ({"retry": {"on": ["whim"]}}, "/retry/on/0", "known here: node_fail, device_fault, failed"),
         ({"nodes": "lots"}, "/nodes", "known here: any, fewest"),
@@ -99,6 +127,42 @@ def test_sizes_become_mib() -> None:
     spec = check_spec({"command": "x", "gpus": 1, "memory": "2GiB", "gpu": {"memory": "40GB"}})
 
     assert (spec.memory, spec.gpu.memory) == (2048, 40_960)
+
+
+def test_durations_become_seconds_and_priorities_numbers() -> None:
+    limits = {"time_limit": "1d12h", "estimate": "90m", "on_timeout": "requeue"}
+    preemption = {"signal": "USR2@120", "grace": "30s"}
+    spec = check_spec({"command": "x", "gpus": 1, "priority": "P1", "limits": limits, "preemption": preemption})
+
+    assert (spec.priority, spec.limits.time_limit, spec.limits.estimate) == (600, 129_600, 5_400)
+    assert (spec.limits.on_timeout, spec.preemption.signal, spec.preemption.grace) == ("requeue", "USR2@120", 30)
+    assert check_spec({"command": "x", "gpus": 1, "priority": 0}).priority == 0
+    assert check_spec({"command": "x", "gpus": 1}).priority is None
+
+
+def test_every_signal_of_this_machine_that_can_be_heard_is_known() -> None:
+    names = {each.name.removeprefix("SIG") for each in signal.Signals} - {"KILL", "STOP"}
+    for name in sorted(names):
+        assert check_spec({"command": "x", "gpus": 1, "preemption": {"signal": name}}).preemption.signal == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"gpus": 0}, "/gpus: asks for neither"),
+        ({"limits": LimitsSpec(time_limit="later")}, "/limits/time_limit: 'later' is no duration"),
+        ({"limits": LimitsSpec(time_limit=60, estimate="2m")}, "/limits/estimate: 120 s is longer"),
+        ({"preemption": PreemptionSpec(signal="NONE")}, "/preemption/signal: Linux has no signal 'NONE'"),
+        ({"queue": "a/queue/that/nobody/made"}, ""),
+        ({"limits": LimitsSpec(time_limit="1h")}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_specification_from_the_log_is_looked_at_by_itself(fields: dict[str, Any], words: str) -> None:
+    found = flaw(JobSpec(**{"command": "x", "gpus": 1, **fields}))
+
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
 
 
 @pytest.mark.parametrize(
