@@ -6,17 +6,17 @@ Every problem names its field by a JSON pointer (RFC 6901): into what was given 
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from muster.core.conversion import Problem, SpecError, convert, token
 from muster.core.quantities import MILLION, percent_ppm, priority_number
+from muster.core.queues import DEFAULT_QUEUE
 from muster.core.spec_check import duration_problems, in_seconds
 from muster.events.policy import Policy, Portion, QueueSpec
 
 MOST_QUEUES: Final = 1000
-DEFAULT_QUEUE: Final = "default"
 _PORTION: Final = 'write a number of devices, or a percentage such as "60%" or "12.5%"'
 _PATH: Final = "a queue's name is its path: up to 8 names of a-z, 0-9, _ and -, joined by /"
 _WORDS: Final = {
@@ -27,6 +27,7 @@ _WORDS: Final = {
     ),
 }
 Bound = Literal["guarantee", "limit"]
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class QueuesDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +74,7 @@ def check_policy(raw: Any) -> Policy:
     )
 
 
-def _convert(raw: Any, kind: Any) -> Any:
+def _convert(raw: Any, kind: type[T]) -> T:
     """As `convert`, with a word on how portions and names are written."""
     try:
         return convert(raw, kind)
@@ -110,12 +111,17 @@ class _Part(NamedTuple):
     def __str__(self) -> str:
         """For people: `8 devices`, `60 %`."""
         if self.devices is not None:
-            return f"{float(self.devices):.6g} device{'' if self.devices == 1 else 's'}"
+            return plural(float(self.devices), "device")
         return f"{float((self.share or 0) * 100):.6g} %"
 
 
 _ALL: Final = _Part(None, Fraction(1))
 _NOTHING: Final = _Part(Fraction(0), Fraction(0))
+
+
+def plural(count: float, word: str) -> str:
+    """`1 device`, `2 devices`, `0.5 devices`."""
+    return f"{count:.6g} {word}{'' if count == 1 else 's'}"
 
 
 def parent_of(name: str) -> str:
