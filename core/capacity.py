@@ -70,6 +70,12 @@ class NodeRoom:
         shared.sort(key=lambda index: (self.device_compute[index], self.device_memory_mib[index], index))
         return shared + idle
 
+    def holds(self, share: Share, demand: Demand) -> bool:
+        """Whether exactly this share is free."""
+        return self.fits_host(share.cpus, share.memory_mib) and all(
+            self.fits_device(index, demand) for index in share.devices
+        )
+
     def claim(self, share: Share, demand: Demand) -> None:
         """Take a worker's share out. Devices that the node no longer has are passed over."""
         self.cpus -= share.cpus
@@ -187,11 +193,14 @@ class Capacity:
             room.available = False
 
     def take(self, share: Share, demand: Demand) -> None:
-        """Claim a worker's share of a node that takes new work."""
+        """Claim a worker's share of a node."""
         room = self.rooms[share.node]
-        self._unshelve(share.node, room)
-        room.claim(share, demand)
-        self._shelve(share.node, room)
+        if room.available:
+            self._unshelve(share.node, room)
+            room.claim(share, demand)
+            self._shelve(share.node, room)
+        else:
+            room.claim(share, demand)
 
     def give(self, share: Share, demand: Demand) -> None:
         """Put a worker's share back: the exact inverse of `take`."""

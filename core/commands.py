@@ -1,12 +1,15 @@
 """Commands, derived purely from decisions and the state they were made on: one per worker."""
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.events import types as t
+from muster.events.spec import JobSpec
 
 GRACE_MS: Final = 10_000
-"""How long a worker may take to end after the stop signal."""
+"""How long a worker may take to end after TERM, where its job does not say."""
+NOTICE_MS: Final = 60_000
+"""How long a worker may take to end after its job's own signal, where that does not say."""
 
 
 def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.StartWorker]:
@@ -49,9 +52,18 @@ def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.Start
     return commands
 
 
-def stop_commands(order: t.StopOrdered) -> list[t.StopWorker]:
-    """The stops of an order."""
+Stop: TypeAlias = t.StopOrdered | t.JobPreempted | t.JobTimedOut
+
+
+def stop_commands(spec: JobSpec | None, order: Stop, cause: t.StopCause) -> list[t.StopWorker]:
+    """The stops of a decision. A job that is stopped for no fault of its own is told by its signal first."""
+    grace_ms, signal, notice_ms = GRACE_MS, "", 0
+    if spec is not None and isinstance(spec.preemption.grace, int):
+        grace_ms = spec.preemption.grace * 1000
+    if spec is not None and spec.preemption.signal and cause in ("preempted", "timed_out"):
+        signal, _, notice = spec.preemption.signal.partition("@")
+        notice_ms = int(notice) * 1000 if notice else NOTICE_MS
     return [
-        t.StopWorker(order.job, order.attempt, ref.rank, ref.node, ref.incarnation, order.cause, GRACE_MS)
+        t.StopWorker(order.job, order.attempt, ref.rank, ref.node, ref.incarnation, cause, grace_ms, signal, notice_ms)
         for ref in order.workers
     ]

@@ -4,17 +4,17 @@ Filter: which nodes could hold a worker of it, and why the others cannot. Order:
 Allocation: what it gets, or what is missing. Environment: what its workers see.
 """
 
-from bisect import bisect_left
 from typing import Final
 
 import msgspec
 
+from muster.core.allocate import exclusions, in_order, may_wait
 from muster.core.capacity import Capacity, NodeRoom
 from muster.core.cluster import Cluster
 from muster.core.commands import start_commands
-from muster.core.decide import exclusions, holds_back, place_with_port
-from muster.core.order import ENGINE_VERSION, ORDER, POLICY
+from muster.core.order import ENGINE_VERSION, policy_name
 from muster.core.placement import place
+from muster.core.plan import place_with_port
 from muster.core.resources import Demand
 from muster.core.spec_check import capacity_problems
 from muster.core.state import Job, Node
@@ -104,7 +104,7 @@ def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
     order = _order(cluster, job)
     allocation = _allocation(cluster, job)
     if order.held_back_by:
-        summary = f"waits behind job {order.held_back_by}, which does not fit yet ({POLICY}); it {allocation.why}"
+        summary = f"waits behind job {order.held_back_by}, which does not fit yet ({order.policy}); it {allocation.why}"
     elif allocation.fits:
         summary = "fits now: it starts with the next pass"
     else:
@@ -156,7 +156,7 @@ def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:
     for worker in attempt.workers:
         if worker.node not in nodes or max(worker.devices, default=-1) >= len(nodes[worker.node].inventory.devices):
             return []  # the node has changed since: what it had then is not known any more
-    basis = t.Basis(0, "", POLICY, ENGINE_VERSION)
+    basis = t.Basis(0, "", policy_name(cluster.state.policy), ENGINE_VERSION)
     places = [t.Placement(w.rank, w.node, w.incarnation, w.devices) for w in attempt.workers]
     allocated = t.JobAllocated(
         basis, job.id, attempt.number, places, attempt.master_address, attempt.master_port, attempt.why
@@ -169,17 +169,18 @@ def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:
 
 def _order(cluster: Cluster, job: Job) -> OrderStep:
     room = cluster.room()
-    position = bisect_left(cluster.pending, ORDER(job))
-    ahead = [key[-1] for key in cluster.pending[:position]]
+    order = in_order(cluster, cluster.lines.count)
+    position = order.index(job.id) if job.id in order else 0
+    ahead = order[:position]
     held_back_by = 0
     for other_id in ahead:
         other = cluster.state.jobs[other_id]
         excluded = exclusions(other, cluster.state.time_at)
         found, _ = place_with_port(room, cluster.demand(other), excluded, other_id)
-        if not excluded and found is None and holds_back(cluster, other):
+        if not excluded and found is None and may_wait(cluster, other, []):
             held_back_by = other_id
             break
-    return OrderStep(POLICY, position + 1, len(cluster.pending), ahead[:SHOWN_AHEAD], held_back_by)
+    return OrderStep(policy_name(cluster.state.policy), position + 1, len(order), ahead[:SHOWN_AHEAD], held_back_by)
 
 
 def _filter(cluster: Cluster, job: Job) -> FilterStep:

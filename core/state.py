@@ -75,6 +75,7 @@ class Attempt(msgspec.Struct, gc=False):
     master_address: str
     master_port: int
     start_by_at: int  # an attempt with a worker not reported by then is given up
+    expected_s: int = 0  # how long it is expected to run; 0 = nobody knows
     why: str = ""  # the rule that chose its place
     started_ns: int = 0  # when the first worker ran; 0 = none has
     started_at: int = 0  # likewise

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from muster.core.decide import decide
-from muster.core.order import ENGINE_VERSION, POLICY
+from muster.core.order import ENGINE_VERSION
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
@@ -147,7 +147,7 @@ class PassChecker:
         if not fence <= basis.sequence < entry.sequence:
             expected = f"a basis from {fence} to {entry.sequence - 1}"
             self._find(entry.sequence, "basis", expected, f"basis {basis.sequence}")
-        elif basis.engine != ENGINE_VERSION or basis.policy != POLICY:
+        elif basis.engine != ENGINE_VERSION:
             self.counts.other_engine += 1
         elif basis.sequence < self._start:
             self.counts.basis_out_of_range += 1
@@ -197,7 +197,7 @@ class PassChecker:
 
 def _on_basis(event: t.Event, basis: t.Basis) -> t.Event:
     """The decision with the chain that its pass states: a chain that differs is reported once, not by each."""
-    if isinstance(event, t.JobAllocated | t.StopOrdered | t.JobRequeued | t.NodeLost):
+    if isinstance(event, t.Decision):
         return msgspec.structs.replace(event, basis=msgspec.structs.replace(event.basis, chain=basis.chain))
     return event
 

@@ -18,9 +18,9 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.subjects import WRITERS
-from muster.projections import job_rules, node_rules, worker_rules
+from muster.projections import job_rules, node_rules, policy_rules, worker_rules
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Grows whenever the same log gives another state; a snapshot of another version is not read."""
 
 LONGEST_STEP_NS: Final = 60 * SECOND_NS
@@ -212,6 +212,18 @@ class Fold:
             case t.JobRequeued():
                 touched.add(event.job)
                 return job_rules.job_requeued(cluster, event)
+            case t.JobPreempted():
+                touched.add(event.job)
+                return job_rules.job_preempted(cluster, event)
+            case t.JobTimedOut():
+                touched.add(event.job)
+                return job_rules.job_timed_out(cluster, event)
+            case t.RoomReserved():
+                touched.add(event.job)
+                return job_rules.room_reserved(cluster, event)
+            case t.RoomReleased():
+                touched.add(event.job)
+                return job_rules.room_released(cluster, event)
             case t.NodeLost():
                 return node_rules.node_lost(cluster, event, touched)
             case t.NodeSuspected():
@@ -242,6 +254,12 @@ class Fold:
                 return node_rules.node_cordoned(self.cluster, event)
             case t.NodeUncordoned():
                 return node_rules.node_uncordoned(self.cluster, event)
+            case t.QueueConfigured():
+                return policy_rules.queue_configured(self.cluster, event)
+            case t.QueueRemoved():
+                return policy_rules.queue_removed(self.cluster, event)
+            case t.PolicyChanged():
+                return policy_rules.policy_changed(self.cluster, event)
             case _:
                 assert_never(event)
 

@@ -6,13 +6,19 @@ Every rule gives None, or why it was not applied.
 from typing import Final
 
 from muster.core.cluster import SECOND_NS, START_WINDOW_NS, Cluster
+from muster.core.estimates import expected_s
+from muster.core.order import duration_s, faded
+from muster.core.quantities import priority_number
 from muster.core.spec_check import flaw
-from muster.core.state import ENDED, Attempt, Job, Key, Stray, Worker
+from muster.core.state import ENDED, Attempt, Job, Key, Room, Stray, Worker
 from muster.events import types as t
 from muster.projections import worker_rules
+from muster.projections.policy_rules import default_priority, note_mix, queue_flaw
 
 KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
 ENDED_MEMORY_NS: Final = 3600 * SECOND_NS
+LEAST_USE_MS: Final = 60_000
+"""Past use below a device-minute is forgotten."""
 
 
 def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
@@ -23,12 +29,18 @@ def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
             return f"the key was used before, for job {cluster.keys[event.user, event.key]}"
         cluster.keys[event.user, event.key] = state.sequence
         state.keys.append(Key(event.user, event.key, state.sequence, state.time_at + KEY_MEMORY_NS))
-    job = Job(state.sequence, event.user, event.spec, state.timestamp_ns)
+    job = Job(state.sequence, event.user, event.spec, state.timestamp_ns, since=state.sequence, since_at=state.time_at)
     state.jobs[job.id] = job
-    problem = flaw(event.spec)
+    problem = flaw(event.spec) or queue_flaw(cluster, event.spec.queue)
     if problem:
         worker_rules.end(cluster, job, "REJECTED", problem)
     else:
+        priority = event.spec.priority
+        if priority is None:
+            job.priority = default_priority(state.queues, event.spec.queue)
+        else:
+            job.priority = priority_number(priority)
+        note_mix(state.mix, event.spec)
         cluster.enqueue(job)
     return None
 
@@ -51,12 +63,16 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         event.attempt,
         state.sequence,
         state.timestamp_ns,
+        state.time_at,
         workers,
         event.master_address,
         event.master_port,
         state.time_at + START_WINDOW_NS,
+        expected_s(state, job)[0],
         event.why,
     )
+    if job.id in state.rooms:
+        cluster.unreserve(job)
     if job.phase == "PENDING":
         cluster.dequeue(job)
     else:
@@ -71,6 +87,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     cluster.hold_port(attempt)
     nodes = state.nodes
     void: list[Worker] = []
+    worker_rules.note_use(cluster, job, cluster.demand(job).compute * sum(len(worker.devices) for worker in workers))
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)
@@ -82,6 +99,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         )
     if attempt.stop is None:
         cluster.starting[job.id] = attempt.start_by_at
+        cluster.schedule.note(job, attempt)
     elif cluster.is_live(job):
         cluster.review(job)
     return None
@@ -103,10 +121,7 @@ def stop_ordered(cluster: Cluster, event: t.StopOrdered) -> str | None:
         for worker in attempt.workers:
             if worker.phase == "placed":
                 job.excluded[worker.node] = cluster.state.time_at + worker_rules.EXCLUSION_NS
-    told = {(ref.rank, ref.incarnation) for ref in event.workers}
-    attempt.stop_ordered = all(
-        worker.phase == "gone" or (worker.rank, worker.incarnation) in told for worker in attempt.workers
-    )
+    _note_told(attempt, event.workers)
     job.phase = "STOPPING"
     cluster.review(job)
     return None
@@ -122,7 +137,7 @@ def _strays_told(cluster: Cluster, event: t.StopOrdered) -> None:
 
 
 def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
-    """The job waits again, in its old place."""
+    """The job waits again, in its old place, or behind those that wait where its time ran out."""
     job = cluster.state.jobs.get(event.job)
     if job is None or job.attempt is None or job.attempt.number != event.attempt or not job.attempt.over:
         return f"attempt {event.job}.{event.attempt} is not over, or its job has ended"
@@ -130,8 +145,72 @@ def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
         job.tries -= 1
     job.attempt.over = False
     job.phase = "PENDING"
+    if event.cause == "timed_out":
+        job.since, job.since_at = cluster.state.sequence, cluster.state.time_at
+    else:
+        job.since_at += cluster.state.time_at - job.attempt.allocated_at
     cluster.review(job)
     cluster.enqueue(job)
+    return None
+
+
+def job_preempted(cluster: Cluster, event: t.JobPreempted) -> str | None:
+    """An attempt is being stopped for another job; the try does not count."""
+    refusal = _stop_for(cluster, event, "preempted", f"stopped for job {event.beneficiary} ({event.cause})")
+    if refusal is None:
+        cluster.state.jobs[event.job].preemptions += 1
+    return refusal
+
+
+def job_timed_out(cluster: Cluster, event: t.JobTimedOut) -> str | None:
+    """An attempt's time is over."""
+    job = cluster.state.jobs.get(event.job)
+    limit = job.spec.limits.time_limit if job is not None else None
+    return _stop_for(cluster, event, "timed_out", f"its time limit of {limit} s is over")
+
+
+def _stop_for(cluster: Cluster, event: t.JobPreempted | t.JobTimedOut, cause: t.StopCause, reason: str) -> str | None:
+    job = cluster.state.jobs.get(event.job)
+    attempt = job.attempt if job is not None else None
+    if job is None or attempt is None or attempt.number != event.attempt or not cluster.is_live(job) or attempt.over:
+        return f"attempt {event.job}.{event.attempt} has no workers to stop"
+    if attempt.stop is None:
+        attempt.stop = cause
+        job.reason = reason
+    _note_told(attempt, event.workers)
+    job.phase = "STOPPING"
+    cluster.review(job)
+    return None
+
+
+def _note_told(attempt: Attempt, workers: list[t.WorkerRef]) -> None:
+    told = {(ref.rank, ref.incarnation) for ref in workers}
+    attempt.stop_ordered = all(
+        worker.phase == "gone" or (worker.rank, worker.incarnation) in told for worker in attempt.workers
+    )
+
+
+def room_reserved(cluster: Cluster, event: t.RoomReserved) -> str | None:
+    """Room is kept for a waiting job. Where the job was cancelled between basis and append, the next pass lets the room
+    go."""
+    state = cluster.state
+    job = state.jobs.get(event.job)
+    if job is None or job.phase not in ("PENDING", "CANCELLED") or job.id in state.rooms:
+        return f"job {event.job} does not wait for room"
+    if not event.placements or any(place.node not in state.nodes for place in event.placements):
+        return f"the room for job {event.job} is on no node"
+    cluster.reserve(Room(job.id, state.sequence, event.placements, event.victims, event.why))
+    return None
+
+
+def room_released(cluster: Cluster, event: t.RoomReleased) -> str | None:
+    """Room is kept no more; a job that still waits takes its place in the line again."""
+    job = cluster.state.jobs.get(event.job)
+    if job is None or job.id not in cluster.state.rooms:
+        return f"no room is kept for job {event.job}"
+    cluster.unreserve(job)
+    if job.phase == "PENDING":
+        cluster.enqueue(job)
     return None
 
 
@@ -169,6 +248,8 @@ def forget_old(cluster: Cluster) -> None:
         count += 1
         job = state.jobs.get(job_id)
         if job is not None and job.phase in ENDED:
+            if job_id in state.rooms:
+                cluster.unreserve(job)
             del state.jobs[job_id]
             cluster.forget(job_id)
     del state.ended[:count]
@@ -179,3 +260,7 @@ def forget_old(cluster: Cluster) -> None:
         count += 1
         cluster.keys.pop((key.user, key.key), None)
     del state.keys[:count]
+    half_life_s = duration_s(state.policy.half_life)
+    for name, use in list(state.past_use.items()):
+        if not use.held and faded(use, half_life_s, state.time_at) < LEAST_USE_MS:
+            del state.past_use[name]

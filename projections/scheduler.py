@@ -17,7 +17,7 @@ from typing import Final
 
 from muster.core.cluster import SECOND_NS
 from muster.core.decide import decide, next_time
-from muster.core.order import ENGINE_VERSION, POLICY
+from muster.core.order import ENGINE_VERSION, policy_name
 from muster.events import codec
 from muster.events import types as t
 from muster.events.beats import Beats
@@ -150,13 +150,16 @@ class Scheduler:
         self._check_known()
         while True:
             try:
-                await self._append([t.LeaderStarted(self.name, ENGINE_VERSION, POLICY)])
+                await self._append([t.LeaderStarted(self.name, ENGINE_VERSION, self._policy_name())])
             except AppendRefusedError:
                 if self._lease_lost.is_set():
                     raise
                 await self._follower.wait_for(await self._log.last_fenced_sequence(), CATCH_UP_S)
             else:
                 return
+
+    def _policy_name(self) -> str:
+        return policy_name(self._follower.fold.cluster.state.policy)
 
     async def _read_last_beats(self) -> None:
         for beat in await self._beats.last():

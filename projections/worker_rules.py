@@ -6,7 +6,9 @@ Every rule gives None, or why it was not applied.
 from typing import Final
 
 from muster.core.cluster import SECOND_NS, Cluster
-from muster.core.state import Attempt, Job, JobPhase, Stray, Worker
+from muster.core.estimates import learn
+from muster.core.order import duration_s, faded
+from muster.core.state import Attempt, Job, JobPhase, PastUse, Stray, Worker
 from muster.events import types as t
 
 EXCLUSION_NS: Final = 600 * SECOND_NS
@@ -14,6 +16,22 @@ EXCLUSION_NS: Final = 600 * SECOND_NS
 UNCOUNTED_LIMIT: Final = 3
 """So often a job is placed at once after a try that never ran; then it leaves the node for a while."""
 FLAPPING_NS: Final = 60 * SECOND_NS
+MADE_TO_STOP: Final = ("preempted", "timed_out")
+"""Stops that are no fault of the job's."""
+
+
+def note_use(cluster: Cluster, job: Job, change: int) -> None:
+    """A user holds so many thousandths of devices more, or less, from now on."""
+    state = cluster.state
+    if not change:
+        return
+    key = f"{job.spec.queue}\n{job.user}"
+    use = state.past_use.get(key)
+    if use is None:
+        use = state.past_use[key] = PastUse(settled_at=state.time_at)
+    use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
+    use.settled_at = state.time_at
+    use.held += change
 
 
 def find_worker(cluster: Cluster, job_id: int, number: int, rank: int) -> tuple[Job, Attempt, Worker] | None:
@@ -45,7 +63,10 @@ def mark_running(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, p
     worker.phase = "running"
     worker.pid = pid
     now_ns = cluster.state.timestamp_ns
-    attempt.started_ns = attempt.started_ns or now_ns
+    if not attempt.started_ns:
+        attempt.started_ns = now_ns
+        attempt.started_at = cluster.state.time_at
+        cluster.schedule.note(job, attempt)
     job.started_ns = job.started_ns or now_ns
     if not attempt.awaits_start():
         cluster.starting.pop(job.id, None)
@@ -110,6 +131,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.phase = "gone"
     worker.exit = exit_status
     cluster.release(job.id, worker)
+    note_use(cluster, job, -cluster.demand(job).compute * len(worker.devices))
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
@@ -154,18 +176,41 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
         end_cancelled(cluster, job)
     elif attempt.stop == "cancelled":
         end(cluster, job, "CANCELLED", job.reason)
-    elif failure is None and attempt.stop is None:
+    elif failure is None and (attempt.stop is None or _completed(attempt)):
         job.exit_code = 0
+        _learn(cluster, job, attempt)
         end(cluster, job, "COMPLETED", "")
+    elif attempt.stop in MADE_TO_STOP and failure in (None, "node_fail"):
+        attempt.failure = None
+        if attempt.stop == "timed_out" and job.spec.limits.on_timeout == "kill":
+            end(cluster, job, "TIMEOUT", job.reason)
+        else:
+            attempt.counted = False
+            _await_judgement(cluster, job, attempt)
     elif not attempt.counted or (
         job.tries < retry.max_attempts and (failure in retry.on or failure in (None, "never_started"))
     ):
-        attempt.over = True
-        job.phase = "STOPPING"
-        cluster.review(job)
+        _await_judgement(cluster, job, attempt)
     else:
         job.exit_code = attempt.exit_code
         end(cluster, job, "NODE_FAIL" if failure == "node_fail" else "FAILED", job.reason)
+
+
+def _await_judgement(cluster: Cluster, job: Job, attempt: Attempt) -> None:
+    attempt.over = True
+    job.phase = "STOPPING"
+    cluster.review(job)
+
+
+def _completed(attempt: Attempt) -> bool:
+    """Whether every worker had ended by itself, and well, before a stop reached it."""
+    exits = [worker.exit for worker in attempt.workers]
+    return all(each is not None and each.reason == "exited" and each.exit_code == 0 for each in exits)
+
+
+def _learn(cluster: Cluster, job: Job, attempt: Attempt) -> None:
+    if attempt.started_at:
+        learn(cluster.state, job, (cluster.state.time_at - attempt.started_at) // SECOND_NS)
 
 
 def end_cancelled(cluster: Cluster, job: Job) -> None:
@@ -182,4 +227,4 @@ def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
     job.ended_ns = state.timestamp_ns
     state.ended.append((state.time_at, job.id))
     state.jobs_ended[phase] = state.jobs_ended.get(phase, 0) + 1
-    cluster.close(job.id)
+    cluster.close(job)

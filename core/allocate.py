@@ -1,0 +1,296 @@
+"""Who starts: queue after queue by who is furthest under its share, each queue's jobs in its order.
+
+A job that does not fit has others stopped for it where it may; else it is the head of its queue, and what is behind it
+starts only by the rules of backfill; without backfill nothing of its queue does, and other queues do not go beyond their
+shares. A job that nothing could ever place, or that only its own refused starts or its own bounds keep, blocks nobody.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Literal
+
+from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_limit
+from muster.core.cluster import Cluster
+from muster.core.ledger import Obstacle
+from muster.core.lines import Line
+from muster.core.order import duration_s, faded
+from muster.core.placement import place
+from muster.core.plan import NOWHERE, Draft, Plan, place_with_port
+from muster.core.preempt import Preemptor
+from muster.core.queues import ENDLESS, NOTHING, Queue, plus
+from muster.core.releasing import Asker
+from muster.core.reservations import use_reservations
+from muster.core.state import Job
+
+Verdict = Literal["taken", "passed", "full"]
+
+
+class _OpenLine:
+    """A queue's line as a pass works through it. `depth` is how many jobs are still looked at (none is behind a head
+    while `blocked_by` is 0)."""
+
+    __slots__ = ("blocked_by", "depth", "jobs")
+
+    def __init__(self, jobs: Iterator[int]) -> None:
+        self.jobs = jobs
+        self.blocked_by = 0
+        self.depth = ENDLESS
+
+
+def allocate(plan: Plan) -> None:
+    """Start what can start now."""
+    cluster = plan.cluster
+    if cluster.settled_until is not None and plan.now_at < cluster.settled_until:
+        return
+    if not cluster.lines.count and not cluster.state.rooms:
+        return
+    before = len(plan.events)
+    draft = Draft(plan)
+    try:
+        allocator = Allocator(draft)
+        if use_reservations(draft):
+            allocator.run()
+    finally:
+        allocator.close()
+        draft.close()
+    if len(plan.events) == before:
+        cluster.settled_until = allocator.wake_at()
+
+
+class Allocator:
+    """One pass over the lines."""
+
+    def __init__(self, draft: Draft) -> None:
+        cluster = draft.cluster
+        self._draft: Final = draft
+        self._cluster: Final = cluster
+        self._policy: Final = cluster.state.policy
+        self._preemptor: Final = Preemptor(draft)
+        self._lines: Final = {path: _OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
+        self._open: Final[dict[str, int]] = {}  # queue → how many open lines are under it
+        self._standings: Final[dict[str, tuple[int, int, str]]] = {}
+        self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
+        self._shadow: Shadow | None = None
+        self._asker: Asker | None = None  # whose shadow it is
+        self._holds: Final[dict[str, Hold]] = {}
+        self._strict = False  # whether a head waits and nothing may pass it
+        self._wake_at = ENDLESS
+        for path in self._lines:
+            for queue in draft.ledger.tree.queues[path].upwards():
+                self._open[queue.path] = self._open.get(queue.path, 0) + 1
+
+    def wake_at(self) -> int | None:
+        """Until when nothing can start if nothing changes (None = who knows)."""
+        fair = any(len(line.users) > 1 for line in self._cluster.lines.by_queue.values())
+        if fair or self._preemptor.tried:
+            return None
+        return min(self._wake_at, self._preemptor.wake_at or ENDLESS)
+
+    def close(self) -> None:
+        """Show the room as it is."""
+        if self._shadow is not None:
+            self._shadow.spare(wanted=False)
+
+    def run(self) -> None:
+        """Work through the lines until all are done or the append is full."""
+        while (path := self._next_line()) is not None:
+            line = self._lines[path]
+            job_id = next(line.jobs, None) if line.depth > 0 else None
+            if job_id is None:
+                self._close_line(path)
+                continue
+            line.depth -= 1
+            if self._consider(line, self._cluster.state.jobs[job_id]) == "full":
+                return
+
+    # -- whose turn it is -----------------------------------------------------------------------------------------
+
+    def _walk(self, path: str, line: Line) -> Iterator[int]:
+        state, ledger = self._cluster.state, self._draft.ledger
+        half_life_s = duration_s(state.policy.half_life)
+
+        def score(user: str) -> int:
+            """What a user took, fading, and what it holds now as if for a half-life."""
+            use = state.past_use.get(f"{path}\n{user}")
+            held = ledger.users.get((path, user), NOTHING)[0]
+            return (faded(use, half_life_s, state.time_at) if use is not None else 0) + held * half_life_s
+
+        return line.walk(score)
+
+    def by_turn(self) -> Iterator[int]:
+        """The jobs in the order in which they are looked at, each as if it had started before the next one."""
+        while (path := self._next_line()) is not None:
+            job_id = next(self._lines[path].jobs, None)
+            if job_id is None:
+                self._close_line(path)
+                continue
+            asker = Asker(self._draft, self._cluster.state.jobs[job_id], NOWHERE)
+            self._draft.suppose(asker.claimant, asker.least)
+            for queue in self._draft.ledger.tree.queues[path].upwards():
+                self._standings.pop(queue.path, None)
+            yield job_id
+
+    def _next_line(self) -> str | None:
+        """The open line of the queue that is furthest under its share, from the top of the tree down."""
+        queue = self._draft.ledger.tree.root
+        while queue.children:
+            open_children = [child for child in queue.children if self._open.get(child.path)]
+            if not open_children:
+                return None
+            queue = open_children[0] if len(open_children) == 1 else min(open_children, key=self._standing)
+        return queue.path
+
+    def _standing(self, queue: Queue) -> tuple[int, int, str]:
+        standing = self._standings.get(queue.path)
+        if standing is None:
+            standing = self._standings[queue.path] = self._draft.ledger.standing(queue)
+        return standing
+
+    def _close_line(self, path: str) -> None:
+        for queue in self._draft.ledger.tree.queues[path].upwards():
+            self._open[queue.path] -= 1
+
+    # -- one job --------------------------------------------------------------------------------------------------
+
+    def _consider(self, line: _OpenLine, job: Job) -> Verdict:
+        cluster, draft = self._cluster, self._draft
+        shape = cluster.shape(job)
+        if line.blocked_by and ((shape, False) in self._misfits) and not job.excluded:
+            return "passed"
+        if cluster.hopeless.get(job.id) == cluster.hardware_version:
+            return "passed"
+        excluded = exclusions(job, draft.plan.now_at) if job.excluded else NOWHERE
+        if excluded:
+            self._wake_at = min(self._wake_at, *(until for until in job.excluded.values() if until > draft.plan.now_at))
+        asker = Asker(draft, job, excluded)
+        obstacles = draft.ledger.obstacles(asker.claimant, asker.least)
+        if self._strict and self._beyond_share(asker):
+            line.depth = 0  # nobody borrows what the head of another queue waits for
+            return "passed"
+        if not obstacles:
+            verdict = self._try_start(line, asker, shape)
+            if verdict != "passed":
+                return verdict
+        if line.blocked_by or excluded or not may_wait(cluster, job, obstacles):
+            return "passed"
+        return self._make_room_or_block(line, asker, obstacles)
+
+    def _try_start(self, line: _OpenLine, asker: Asker, shape: int) -> Verdict:
+        draft, job = self._draft, asker.job
+        lasting = self._lasting(asker)
+        if lasting is None:
+            return "passed"
+        shadow = self._shadow
+        if shadow is not None:
+            shadow.spare(wanted=lasting)
+        if not asker.excluded and (shape, lasting) in self._misfits:
+            return "passed"
+        found, port = place_with_port(draft.room, asker.demand, asker.excluded, job.id)
+        if found is None:
+            if not asker.excluded:
+                self._misfits.add((shape, lasting))
+            return "passed"
+        claims = [(share, asker.demand) for share in found.shares]
+        exact = draft.vector(claims)
+        if not draft.ledger.admits(asker.claimant, exact):
+            return "passed"
+        past = line.blocked_by or (shadow.job if shadow is not None else 0)
+        why = f"{found.why}; backfilled past job {past}" if past else found.why
+        if not draft.start(job, asker.claimant, found, port, why):
+            return "full"
+        if lasting and shadow is not None:
+            shadow.note_started(asker.claimant, claims, exact)
+        for queue in asker.claimant.queue.upwards():
+            self._standings.pop(queue.path, None)
+            hold = self._holds.get(queue.path)
+            if hold is not None and not ends_in_time(draft, job, hold.at):
+                hold.note(asker.claimant, exact)
+        return "taken"
+
+    def _lasting(self, asker: Asker) -> bool | None:
+        """Whether a job may still run when a reservation begins, so that it must leave it alone; None where it would
+        stand in the way of one on a limit."""
+        draft, shadow = self._draft, self._shadow
+        for queue in asker.claimant.queue.upwards():
+            hold = self._holds.get(queue.path)
+            if hold is None or ends_in_time(draft, asker.job, hold.at):
+                continue
+            if hold.bars(asker.claimant, asker.least):
+                return None
+        if shadow is None or ends_in_time(draft, asker.job, shadow.at):
+            return False
+        return None if shadow.bars(asker.claimant, asker.least) else True
+
+    def _make_room_or_block(self, line: _OpenLine, asker: Asker, obstacles: list[Obstacle]) -> Verdict:
+        draft, job = self._draft, asker.job
+        if self._shadow is not None:
+            self._shadow.spare(wanted=False)
+        made = self._preemptor.make_room(asker, f"for job {job.id} of {job.spec.queue}")
+        if made is False:
+            return "full"
+        if made:
+            self._standings.clear()
+            self._renew_shadow()
+            return "taken"
+        line.blocked_by = job.id
+        if self._policy.backfill.mode == "none":
+            line.depth = 0
+            self._strict = True
+            return "passed"
+        line.depth = self._policy.backfill.depth
+        limits = [obstacle.name for obstacle in obstacles if obstacle.kind == "queue_limit"]
+        if limits:
+            queue = draft.ledger.tree.queues[limits[-1]]
+            if queue.path not in self._holds:
+                self._holds[queue.path] = hold_limit(draft, asker, queue)
+        elif self._shadow is None:
+            self._asker = asker
+            self._shadow = cast_shadow(draft, asker)
+        return "passed"
+
+    def _renew_shadow(self) -> None:
+        """Room was reserved where the head was to start, perhaps: look again where that is."""
+        if self._shadow is not None and self._asker is not None:
+            self._shadow = cast_shadow(self._draft, self._asker)
+            self._misfits.difference_update([misfit for misfit in self._misfits if misfit[1]])
+
+    def _beyond_share(self, asker: Asker) -> bool:
+        """Whether a job would bring its queue, or one that it is in, above its share."""
+        ledger = self._draft.ledger
+        return any(
+            ledger.tree.share_ppm(plus(ledger.staying(queue), asker.least)) > queue.entitled_ppm
+            for queue in asker.claimant.queue.upwards()
+        )
+
+
+def exclusions(job: Job, time_at: int) -> frozenset[str]:
+    """The nodes that a job is not placed on for now, since they refused its start."""
+    return frozenset(node for node, until in job.excluded.items() if until > time_at)
+
+
+OWN: Final = ("job_limit", "user_limit", "urgent_limit")
+"""Bounds that keep a job and nobody behind it."""
+
+
+def may_wait(cluster: Cluster, job: Job, obstacles: list[Obstacle]) -> bool:
+    """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's nodes,
+    with nothing running, could hold it, nor where a bound of its own or its user's keeps it."""
+    if any(obstacle.kind in OWN for obstacle in obstacles):
+        return False
+    if cluster.hopeless.get(job.id) == cluster.hardware_version:
+        return False
+    if place(cluster.hardware, cluster.demand(job)) is not None:
+        return True
+    cluster.hopeless[job.id] = cluster.hardware_version
+    return False
+
+
+def in_order(cluster: Cluster, most: int) -> list[int]:
+    """The first of the waiting jobs in the order in which a pass looks at them, were each of them to start."""
+    plan = Plan(cluster)
+    draft = Draft(plan)
+    allocator = Allocator(draft)
+    try:
+        return list(islice(allocator.by_turn(), most))
+    finally:
+        draft.close()

@@ -1,0 +1,174 @@
+"""Backfill: what may start past a job that does not fit.
+
+The first job that waits for room keeps a reservation (EASY): the place it gets when running work ends as expected.
+Those behind it may start where they end before that time, or leave that place alone. A job that waits for its queue's
+limit keeps the same kind of reservation on that limit, for the jobs under it.
+"""
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import TYPE_CHECKING, Final
+
+from muster.core.cluster import Claim
+from muster.core.estimates import expected_s
+from muster.core.ledger import Claimant, negative
+from muster.core.placement import Allotment, place
+from muster.core.plan import Draft
+from muster.core.queues import ENDLESS, Queue, Vector, minus, plus, within
+from muster.core.releasing import Asker, Releaser, first_fit
+from muster.core.schedule import SECOND_NS, End
+from muster.core.state import Job
+
+if TYPE_CHECKING:
+    from muster.core.capacity import NodeRoom
+
+
+class Hold:
+    """A reservation on the limits of a job's queues and on what lanes leave: `slack` is what may stay beside the job
+    when it starts at `at` (`ENDLESS` = nobody knows when)."""
+
+    def __init__(self, draft: Draft, asker: Asker, at: int) -> None:
+        self.job: Final = asker.job.id
+        self.at: Final = at
+        ledger = draft.ledger
+        self.slack: Final[dict[str, Vector]] = {
+            queue.path: minus(queue.ceiling, plus(ledger.staying(queue), asker.least))
+            for queue in asker.claimant.queue.upwards()
+        }
+        self.lane_slack: Final = [
+            ENDLESS if admitted else ledger.tree.total[0] - lane.size - counts[0] + counts[1] - asker.least[0]
+            for lane, admitted, counts in zip(ledger.tree.lanes, asker.claimant.lanes, ledger.outside, strict=True)
+        ]
+
+    def bars(self, who: Claimant, claim: Vector) -> bool:
+        """Whether a claim that is still held at that time would stand in the job's way."""
+        for queue in who.queue.upwards():
+            slack = self.slack.get(queue.path)
+            if slack is not None and not within(claim, slack):
+                return True
+        lanes = zip(who.lanes, self.lane_slack, strict=True)
+        return any(not admitted and claim[0] > slack for admitted, slack in lanes)
+
+    def note(self, who: Claimant, claim: Vector) -> None:
+        """Such a claim is held."""
+        for queue in who.queue.upwards():
+            if queue.path in self.slack:
+                self.slack[queue.path] = minus(self.slack[queue.path], claim)
+        for place, admitted in enumerate(who.lanes):
+            if not admitted:
+                self.lane_slack[place] -= claim[0]
+
+
+class Shadow(Hold):
+    """The reservation of the first job that waits for room. The draft's room is shown in one of two views: all of it,
+    or what leaves the reservation alone."""
+
+    def __init__(self, draft: Draft, asker: Asker, at: int, found: Allotment) -> None:
+        super().__init__(draft, asker, at)
+        self._draft: Final = draft
+        self._later: Final[dict[str, NodeRoom]] = {}
+        self._now: Final[dict[str, NodeRoom]] = {}  # while the reservation is left alone: the nodes as they are
+        for share in found.shares:
+            room = draft.room.rooms[share.node]
+            self._later[share.node] = room.lesser(room)
+            self._later[share.node].claim(share, asker.demand)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Where the job will start."""
+        return frozenset(self._later)
+
+    def spare(self, *, wanted: bool) -> None:
+        """Show only the room that leaves the reservation alone, or all of it."""
+        room = self._draft.room
+        if wanted and not self._now:
+            for name, later in self._later.items():
+                now = room.rooms[name]
+                self._now[name] = room.put_room(name, now.lesser(later))
+            self._draft.touch(self._later)
+        elif not wanted and self._now:
+            for name, now in self._now.items():
+                room.put_room(name, now)
+            self._now.clear()
+
+    def note_started(self, who: Claimant, claims: list[Claim], claim: Vector) -> None:
+        """A job that may still run at that time was started, in the view that leaves the reservation alone."""
+        self.note(who, claim)
+        for share, demand in claims:
+            if share.node in self._now:
+                self._now[share.node].claim(share, demand)
+                self._later[share.node].claim(share, demand)
+
+
+def cast_shadow(draft: Draft, asker: Asker) -> Shadow | None:
+    """The reservation of a job that waits for room; None where no end of what runs gives it room."""
+    if place(draft.cluster.healthy, asker.demand, asker.excluded) is None:
+        return None
+    jobs = draft.cluster.state.jobs
+    ends: dict[int, int] = {}
+
+    def candidates() -> Iterator[Job]:
+        for end_at, job_id in _ends(draft, None):
+            ends[job_id] = end_at
+            yield jobs[job_id]
+
+    releaser = Releaser(draft, candidates(), lambda _: True)
+    try:
+        found = first_fit(draft, releaser, asker)
+        if found is None:
+            return None
+        last = releaser.sequence[releaser.gone - 1].id if releaser.gone else 0
+        at = max(draft.plan.now_at, ends.get(last, 0))
+        return Shadow(draft, asker, at, found)
+    finally:
+        releaser.close()
+
+
+def hold_limit(draft: Draft, asker: Asker, queue: Queue) -> Hold:
+    """The reservation of a job that waits for what its queue, or one that it is in, may hold."""
+    jobs = draft.cluster.state.jobs
+    ledger = draft.ledger
+    over = minus(plus(ledger.staying(queue), asker.least), queue.ceiling)
+    at = draft.plan.now_at
+    released: list[tuple[Claimant, Vector]] = []
+    for end_at, job_id in _ends(draft, queue):
+        if max(over) <= 0:
+            break
+        job = jobs[job_id]
+        if job_id in draft.cluster.leaving:
+            continue
+        claim = draft.vector(draft.claims_of(job))
+        who = ledger.claimant(job)
+        ledger.leave(who, claim)
+        released.append((who, claim))
+        over = minus(over, claim)
+        at = max(at, end_at)
+    hold = Hold(draft, asker, at if max(over) <= 0 else ENDLESS)
+    for who, claim in released:
+        ledger.leave(who, negative(claim))
+    return hold
+
+
+def ends_in_time(draft: Draft, job: Job, at: int) -> bool:
+    """Whether a job that starts now is expected to have ended by then."""
+    seconds = expected_s(draft.cluster.state, job)[0]
+    return seconds > 0 and draft.plan.now_at + seconds * SECOND_NS <= at
+
+
+def _ends(draft: Draft, under: Queue | None) -> Iterator[End]:
+    """The expected ends of what runs, and of what the pass has started, under a queue or anywhere; whoever the pass
+    stops for others is spoken for."""
+    cluster = draft.cluster
+    queues = draft.ledger.tree.queues
+    ends = {
+        path: line for path, line in cluster.schedule.by_queue.items() if under is None or queues[path].is_under(under)
+    }
+    started: list[End] = []
+    for job_id in draft.started:
+        job = cluster.state.jobs[job_id]
+        seconds = expected_s(cluster.state, job)[0]
+        if under is None or queues[job.spec.queue].is_under(under):
+            started.append((draft.plan.now_at + seconds * SECOND_NS if seconds else ENDLESS, job_id))
+    for end in merge(sorted(started), *ends.values()):
+        if end[1] not in draft.victims:
+            yield end

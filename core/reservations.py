@@ -1,0 +1,59 @@
+"""Rooms that are reserved: used as soon as they are free, and let go when nobody needs them or they are no more."""
+
+from muster.core.capacity import NodeRoom
+from muster.core.cluster import Cluster
+from muster.core.ledger import negative
+from muster.core.plan import Draft
+from muster.core.state import Job, Room
+
+
+def use_reservations(draft: Draft) -> bool:
+    """Start or release what can be. False where the append is full."""
+    cluster = draft.cluster
+    for job_id, room in cluster.state.rooms.items():
+        job = cluster.state.jobs[job_id]
+        if job.phase != "PENDING":
+            if not draft.release(job, "beneficiary_gone", f"job {job.id} is {job.phase}"):
+                return False
+            continue
+        loss = _loss(cluster, room)
+        if loss:
+            if not draft.release(job, "room_lost", loss):
+                return False
+            continue
+        if _is_free(draft, job, room):
+            port = draft.room.free_port(room.placements[0].node, job.id)
+            if port and not draft.enter(job, port):
+                return False
+    return True
+
+
+def _loss(cluster: Cluster, room: Room) -> str:
+    """Why the room is no more ("" = it is)."""
+    for share, demand in cluster.room_claims(room):
+        node = cluster.state.nodes.get(share.node)
+        if node is None:
+            return f"{share.node} is not there"
+        if node.cordoned:
+            return f"{share.node} is cordoned"
+        if node.status != "ready":
+            return f"{share.node} is {node.status}"
+        empty = NodeRoom(node.inventory)
+        if any(index >= len(node.inventory.devices) for index in share.devices) or not empty.holds(share, demand):
+            return f"{share.node} has changed"
+    return ""
+
+
+def _is_free(draft: Draft, job: Job, room: Room) -> bool:
+    """Whether all of it is free now, and the queue's bounds let the job in."""
+    cluster, ledger = draft.cluster, draft.ledger
+    claims = cluster.room_claims(room)
+    for share, demand in claims:
+        if not cluster.state.nodes[share.node].available or not cluster.room_now(share.node).holds(share, demand):
+            return False
+    who, claim = ledger.claimant(job), draft.vector(claims)
+    ledger.charge(who, negative(claim))  # what is reserved counts already
+    try:
+        return ledger.admits(who, claim)
+    finally:
+        ledger.charge(who, claim)
