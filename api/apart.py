@@ -29,6 +29,7 @@ from muster.api.parts import (
     scheduling,
 )
 from muster.api.process import make_folder, waiting
+from muster.api.startconfig import StartConfig
 from muster.events.credentials import SCHEDULER
 from muster.events.streams import set_up
 from muster.node_agent.agent import AgentSettings
@@ -58,6 +59,7 @@ class ServerOptions(PartOptions):
     host: str
     port: int
     create_streams: int
+    config: StartConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ async def run_server(options: ServerOptions) -> None:
             with waiting(f"{count} broker{'s' * (count > 1)} at {', '.join(place.servers)}, as --create-streams says"):
                 await set_up(place.servers, place.credentials, prefix=place.prefix, replicas=count)
         server, _ = await stack.enter_async_context(
-            api_server(place, options.data / "server.sqlite", options.host, options.port, tasks)
+            api_server(place, options.data / "server.sqlite", options.host, options.port, tasks, options.config)
         )
         click.echo(f"muster server at {server.url}")
         await tasks.failed()

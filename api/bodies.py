@@ -91,6 +91,11 @@ def _broken(language: str, detail: str) -> ApiError:
     )
 
 
+async def read_json(request: web.Request) -> Any:
+    """A JSON body, decoded. Raises ApiError."""
+    return _json(await read_whole(request))
+
+
 async def read_body(request: web.Request, kind: type[T]) -> T:
     """A small JSON body as a Struct; no body at all is one with every field left out."""
     raw = _json(await read_whole(request) or b"{}")

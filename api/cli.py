@@ -3,7 +3,7 @@
 import click
 
 from muster import __version__
-from muster.api import cli_cluster, cli_follow, cli_jobs, cli_serve, cli_site, cli_submit
+from muster.api import cli_cluster, cli_follow, cli_jobs, cli_queues, cli_serve, cli_site, cli_submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,6 +27,8 @@ for _command in (
     cli_jobs.cancel,
     cli_follow.wait,
     cli_jobs.queue,
+    cli_queues.queues,
+    cli_queues.policy,
     cli_cluster.nodes,
     cli_cluster.cordon,
     cli_cluster.uncordon,

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from muster.api.client import DEFAULT_SERVER, Client, Json, RefusedError, UnreachableError
 from muster.api.jobfile import JobFileError
@@ -97,7 +98,7 @@ def width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
-def _user() -> str:
+def user_name() -> str:
     """Who calls, in the letters that the server takes for a user's name."""
     try:
         name = getpass.getuser()
@@ -120,14 +121,25 @@ def _explain(error: RefusedError) -> CommandError:
     return CommandError("\n".join(lines), code, clean(problem.get("next_step", "")))
 
 
+def _given_last(name: str, value: Any) -> Any:
+    """An option as it was given to the command, or before the command's name; else `value`."""
+    context: click.Context | None = click.get_current_context()
+    while context is not None:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return context.params[name]
+        context = context.parent
+    return value
+
+
 def client_command(*, reads: bool = False) -> Callable[[F], F]:
     """Give a command `--server`, `--json` and, where it `reads`, `--at`; its first argument is the Session."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def run(*args: Any, server: str, as_json: bool, at: str | None = None, **options: Any) -> Any:
+            server, as_json = _given_last("server", server), _given_last("as_json", as_json)
             try:
-                return function(Session(Client(server, _user()), as_json, at), *args, **options)
+                return function(Session(Client(server, user_name()), as_json, at), *args, **options)
             except RefusedError as error:
                 raise _explain(error) from error
             except UnreachableError as error:

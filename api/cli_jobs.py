@@ -14,21 +14,29 @@ from muster.api.times import elapsed, mib, moment, to_ms, today
 PAGE: Final = 1000
 CONFLICT: Final = 409
 LIVE: Final = "PENDING,STARTING,RUNNING,STOPPING"
-_JOB_TITLES: Final = ("JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "SUBMITTED", "ELAPSED", "NODES", "WHY")
+_JOB_TITLES: Final = (
+    "JOBID", "STATE", "PRIORITY", "USER", "QUEUE", "NAME", "GPUS", "SUBMITTED", "ELAPSED", "NODES", "WHY"
+)  # fmt: skip
+_LEFT_OUT_BELOW: Final = {"PRIORITY": 120, "QUEUE": 100}
+"""Columns that a terminal of fewer letters does not show."""
 _STATE_HELP: Final = "Only in these states, names or codes: PENDING, R, pd,cf ..."
 
 
 def _job_line(job: Json, day: str) -> tuple[object, ...]:
     return (
-        job["id"], f"{job['state']}({job['code']})", job["user"], job["queue"], job["name"], job["gpus"],
-        moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]), job["why"],
+        job["id"], f"{job['state']}({job['code']})", job["priority"], job["user"], job["queue"], job["name"],
+        job["gpus"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]), job["why"],
     )  # fmt: skip
 
 
 def _job_table(jobs: list[Json]) -> str:
     """Jobs as squeue would list them."""
-    day = today()
-    return render(_JOB_TITLES, [_job_line(job, day) for job in jobs], width=width())
+    day, letters = today(), width()
+    shown = [place for place, title in enumerate(_JOB_TITLES) if not 0 < letters < _LEFT_OUT_BELOW.get(title, 0)]
+    rows = [_job_line(job, day) for job in jobs]
+    return render(
+        [_JOB_TITLES[place] for place in shown], [[row[place] for place in shown] for row in rows], width=letters
+    )
 
 
 @click.command()
@@ -73,6 +81,7 @@ def _job_text(job: Json) -> str:
             ("why", job["why"]),
             ("user", job["user"]),
             ("queue", job["queue"]),
+            ("priority", job["priority"]),
             ("command", _command_text(job["spec"]["command"])),
             ("gpus", job["gpus"]),
             *((name, _wish(name, job["spec"][name])) for name in _WISHES if name in job["spec"]),
@@ -82,6 +91,8 @@ def _job_text(job: Json) -> str:
             ("elapsed", elapsed(job["elapsed_ms"])),
             ("exit code", job["exit_code"]),
             ("attempts", job["attempts"]),
+            ("preemptions", job["preemptions"] or None),
+            ("expected", _expected(job)),
             ("excluded", ", ".join(job["excluded_nodes"])),
         ]
     )
@@ -100,7 +111,13 @@ def _command_text(command: str | list[str]) -> str:
     return " ".join(words)
 
 
-_WISHES: Final = ("nodes", "cpus", "memory", "gpu", "where", "retry", "labels", "workdir")
+def _expected(job: Json) -> str | None:
+    """How long it is expected to run, and from where that is known."""
+    seconds, source = job["expected_s"], str(job["expected_from"]).replace("_", " ")
+    return None if seconds is None else f"{elapsed(seconds * 1000)} (from its {source})"
+
+
+_WISHES: Final = ("nodes", "cpus", "memory", "gpu", "where", "limits", "preemption", "retry", "labels", "workdir")
 
 
 def _wish(name: str, value: Any) -> str:
@@ -109,6 +126,8 @@ def _wish(name: str, value: Any) -> str:
         return ", ".join(f"{key} = {_wish(key, each)}" for key, each in value.items())
     if isinstance(value, list):
         return " ".join(map(str, value))
+    if name in ("time_limit", "estimate", "grace") and isinstance(value, int):
+        return elapsed(value * 1000)
     return mib(value) if name == "memory" and isinstance(value, int) else str(value)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from muster.api.cli_base import CommandError, Exit
+from muster.api.cli_base import CommandError, Exit, user_name
+from muster.api.table import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DATA: Final = Path("muster-data")
@@ -30,6 +31,11 @@ _output = click.option(
     show_default=True, help="Output kept of a worker, in MiB; the oldest is dropped first.",
 )  # fmt: skip
 
+_config = click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
+)  # fmt: skip
+
 
 def _connected(function: F) -> F:
     """The options of a part that runs apart from the others."""
@@ -45,6 +51,17 @@ def _connected(function: F) -> F:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def _read_config(path: Path | None) -> Any:
+    """A configuration file, checked before anything starts."""
+    from muster.api.jobfile import JobFileError  # noqa: PLC0415 - see the module
+    from muster.api.startconfig import read_start_config  # noqa: PLC0415 - see the module
+
+    try:
+        return None if path is None else read_start_config(path, user_name())
+    except JobFileError as error:
+        raise CommandError("\n".join(map(clean, str(error).splitlines())), Exit.USAGE) from error
 
 
 def _run(main: Any, *, verbose: bool) -> None:
@@ -69,12 +86,18 @@ def _run(main: Any, *, verbose: bool) -> None:
 @_ports
 @_lease
 @_output
+@_config
 @_verbose
-def up(*, verbose: bool, **options: Any) -> None:
-    """Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs."""
+def up(*, verbose: bool, config: Path | None, **options: Any) -> None:
+    r"""Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs.
+
+    \b
+    muster up
+    muster up --simulate 4x8xH100-80GB --config cluster.toml
+    """
     from muster.api.up import UpOptions, run_up  # noqa: PLC0415 - see the module
 
-    _run(run_up(UpOptions(**options)), verbose=verbose)
+    _run(run_up(UpOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
 @click.command()
@@ -82,12 +105,13 @@ def up(*, verbose: bool, **options: Any) -> None:
 @_host
 @_port
 @click.option("--create-streams", metavar="REPLICAS", default=0, help="Create the streams where there are none.")
+@_config
 @_connected
-def server(*, verbose: bool, **options: Any) -> None:
+def server(*, verbose: bool, config: Path | None, **options: Any) -> None:
     """Run the API alone, against a broker that runs elsewhere."""
     from muster.api.apart import ServerOptions, run_server  # noqa: PLC0415 - see the module
 
-    _run(run_server(ServerOptions(**options)), verbose=verbose)
+    _run(run_server(ServerOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
 @click.command()

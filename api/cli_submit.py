@@ -1,6 +1,7 @@
 """Commands that make a job: submit and run."""
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable
@@ -19,7 +20,14 @@ SERVICE_UNAVAILABLE: Final = 503
 
 _SPEC_OPTIONS: Final = [
     click.option("--name", help="What to call it."),
-    click.option("--queue", help="The queue to wait in."),
+    click.option("--queue", help="The queue to wait in, by its path: research/vision."),
+    click.option("--priority", help="P0 (most urgent) to P3, or 0 to 1000; the queue's if left out."),
+    click.option("--time-limit", help="How long each try may run: 12h, 1h30m, or seconds."),
+    click.option("--estimate", help="How long it is expected to run; learned from earlier runs if left out."),
+    click.option("--on-timeout", help="When its time is up: kill (the default), or requeue behind those that wait."),
+    click.option("--no-preempt", is_flag=True, help="Never stop it for others."),
+    click.option("--signal", help="Sent before it is stopped, and seconds to act on it: USR2@120."),
+    click.option("--grace", help="Time between TERM and the end of the whole tree: 30s."),
     click.option("--gpus", type=int, help="Devices, over all nodes."),
     click.option("--nodes", help="any, fewest, or an exact count."),
     click.option("--cpus", type=int, help="CPUs for each device, or in all where there is none."),
@@ -59,20 +67,32 @@ def _part(spec: Spec, name: str) -> Spec:
     return part
 
 
+def _number(word: str) -> int | str:
+    return int(word) if re.fullmatch("[0-9]{1,18}", word) else word
+
+
 def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
     """The specification of a file, script or command, with what the flags say on top."""
     spec = read_job(command)
     for name in ("name", "queue", "gpus", "cpus", "memory", "workdir"):
         if flags[name] is not None:
             spec[name] = flags[name]
-    if flags["nodes"] is not None:
-        spec["nodes"] = int(flags["nodes"]) if flags["nodes"].isdecimal() else flags["nodes"]
+    for name in ("nodes", "priority"):
+        if flags[name] is not None:
+            spec[name] = _number(flags[name])
+    for flag, part in (("time_limit", "limits"), ("estimate", "limits"), ("grace", "preemption")):
+        if flags[flag] is not None:
+            _part(spec, part)[flag] = _number(flags[flag])
+    if flags["no_preempt"]:
+        _part(spec, "preemption")["allowed"] = False
     for flag, part, name in (
         ("gpu_memory", "gpu", "memory"),
         ("gpu_compute", "gpu", "compute"),
         ("gpu_model", "gpu", "model"),
         ("interconnect", "gpu", "interconnect"),
         ("node", "where", "nodes"),
+        ("on_timeout", "limits", "on_timeout"),
+        ("signal", "preemption", "signal"),
         ("max_attempts", "retry", "max_attempts"),
         ("retry_on", "retry", "on"),
     ):
@@ -112,7 +132,13 @@ def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -
 @client_command()
 @_options
 def submit(session: Session, command: tuple[str, ...], **flags: Any) -> None:
-    """Submit a job file (TOML, JSON), a script with #MUSTER lines, or a command."""
+    r"""Submit a job file (TOML, JSON), a script with #MUSTER lines, or a command.
+
+    \b
+    muster submit job.toml
+    muster submit --queue research --gpus 8 --time-limit 12h -- python train.py
+    muster submit --gpus 1 --priority P1 --on-timeout requeue --time-limit 2h --signal USR2@60 train.sh
+    """
     answer = _submit(session, command, flags)
     session.show(answer, lambda accepted: f"job {accepted['id']}")
 

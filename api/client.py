@@ -61,14 +61,32 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Json:
         """Write. A connection lost on the way is tried again only where an Idempotency-Key makes that harmless."""
-        headers = dict(headers or {})
-        tries = SEND_TRIES if "Idempotency-Key" in headers else 1
-        payload = json.dumps(body).encode() if body is not None else b""
+        tries = SEND_TRIES if "Idempotency-Key" in (headers or {}) else 1
+        return self._write("POST", path, body, parameters, dict(headers or {}), tries)
+
+    def put(self, path: str, body: Any, parameters: Mapping[str, Any] | None = None) -> Json:
+        """Make it so. Sending it again makes no difference, so a connection lost on the way is tried again."""
+        return self._write("PUT", path, body, parameters, {}, SEND_TRIES)
+
+    def delete(self, path: str) -> Json:
+        """Take it away."""
+        return self._write("DELETE", path, None, None, {}, 1)
+
+    def _write(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        parameters: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        tries: int,
+    ) -> Json:
+        payload = json.dumps(body, default=str).encode() if body is not None else b""
         if body is not None:
             headers["Content-Type"] = "application/json"
         for attempt in range(1, tries + 1):
             try:
-                return self._send("POST", _with_query(path, parameters), payload, headers, TIMEOUT_S)
+                return self._send(method, _with_query(path, parameters), payload, headers, TIMEOUT_S)
             except UnreachableError:
                 if attempt == tries:
                     raise

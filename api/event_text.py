@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from muster.api.table import clean
-from muster.api.times import moment
+from muster.api.times import elapsed, moment
 
 _LEFT_OUT: Final = frozenset(
     ("type", "spec", "inventory", "basis", "env", "incarnation", "key", "command", "workdir", "name",
@@ -11,18 +11,49 @@ _LEFT_OUT: Final = frozenset(
      "master_address", "master_port")
 )  # fmt: skip
 
+_NAMES: Final = {"beneficiary": "for", "work_lost_ms": "work_lost", "victims": "stopped"}
+
 
 def event_line(event: dict[str, Any], day: str) -> str:
     """`SEQUENCE TIME EVENT WORDS`; a time that is not of `day` (`2026-01-31`) with its date."""
     data = event["data"] if isinstance(event["data"], dict) else {}
     kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
-    words = [f"{name}={_value(name, value)}" for name, value in data.items() if name not in _LEFT_OUT and value != []]
+    words = _words(kind, data)
+    time = moment(event["time"], day, milliseconds=True)
+    return clean(f"{event['sequence']:>6}  {time}  {kind:<15}  {' '.join(words)}").rstrip()
+
+
+def _words(kind: str, data: dict[str, Any]) -> list[str]:
+    match kind:
+        case "QueueConfigured":
+            return [f"user={data.get('user')}", *_settings(data.get("queue") or {})]
+        case "QueueRemoved":
+            return [f"user={data.get('user')}", f"name={data.get('name')}"]
+        case "PolicyChanged":
+            return [f"user={data.get('user')}", *(_settings(data.get("policy") or {}) or ["all as by default"])]
+    words = [
+        f"{_NAMES.get(name, name)}={_value(name, value)}"
+        for name, value in data.items()
+        if name not in _LEFT_OUT and value != []
+    ]
     if kind == "JobSubmitted":
         words += _wishes(data.get("spec") or {})
     if kind == "NodeRegistered":
         words += _equipment(data.get("inventory") or {})
-    time = moment(event["time"], day, milliseconds=True)
-    return clean(f"{event['sequence']:>6}  {time}  {kind:<15}  {' '.join(words)}").rstrip()
+    return words
+
+
+def _settings(table: dict[str, Any], prefix: str = "") -> list[str]:
+    """What a configuration says, by dotted names; what it leaves at its default is not in an entry."""
+    found: list[str] = []
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found += _settings(value, f"{prefix}{name}.")
+        elif name == "lanes":
+            found += [word for lane in value for word in _settings(lane, f"lane.{lane.get('name')}.")]
+        elif not (prefix.startswith("lane.") and name == "name"):
+            found.append(f"{prefix}{name}={','.join(map(str, value)) if isinstance(value, list) else value}")
+    return found
 
 
 def _value(name: str, value: Any) -> str:
@@ -35,13 +66,15 @@ def _value(name: str, value: Any) -> str:
         return f"{value['reason']}:{value.get('exit_code', '?')}{detail}"
     if name == "workers":
         return ",".join(f"{worker.get('job', '')}#{worker['rank']}" for worker in value)
-    if name == "ended":
+    if name == "work_lost_ms":
+        return f"'{elapsed(value)} of device time'"
+    if name in ("ended", "victims"):
         return ",".join(f"{attempt['job']}.{attempt['attempt']}" for attempt in value)
     return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
 def _wishes(spec: dict[str, Any]) -> list[str]:
-    return [f"{name}={spec[name]}" for name in ("name", "gpus", "nodes", "cpus") if name in spec]
+    return [f"{name}={spec[name]}" for name in ("name", "queue", "priority", "gpus", "nodes", "cpus") if name in spec]
 
 
 def _equipment(inventory: dict[str, Any]) -> list[str]:

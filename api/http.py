@@ -95,7 +95,8 @@ def _check_origin(request: web.Request) -> None:
 
 
 def _check_content(request: web.Request) -> None:
-    if request.method != "POST" or (not request.body_exists and not request.path.endswith("/jobs")):
+    has_body = request.body_exists or request.method == "PUT" or request.path == "/v1/jobs"
+    if request.method not in ("POST", "PUT") or not has_body:
         return
     allowed = (JSON_TYPE, TOML_TYPE) if request.path == "/v1/jobs" else (JSON_TYPE,)
     if "Content-Type" not in request.headers or request.content_type not in allowed:

@@ -49,6 +49,11 @@ def _read_bytes(path: Path, limit_bytes: int) -> bytes:
     return content
 
 
+def read_text(path: Path) -> str:
+    """A file's text. Raises JobFileError where there is none, or it is too large or not UTF-8."""
+    return _text(path, _read_bytes(path, FILE_LIMIT_BYTES))
+
+
 def _text(path: Path, content: bytes) -> str:
     try:
         return content.decode()
@@ -57,7 +62,7 @@ def _text(path: Path, content: bytes) -> str:
 
 
 def _read_table(path: Path) -> Spec:
-    text = _text(path, _read_bytes(path, FILE_LIMIT_BYTES))
+    text = read_text(path)
     try:
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except ValueError as error:

@@ -74,7 +74,7 @@ def _operation(route: "Route", schemas: dict[Any, Any]) -> dict[str, Any]:
     if route.body is not None:
         kinds = ["application/json", "application/toml"] if route.path == "/v1/jobs" else ["application/json"]
         operation["requestBody"] = {
-            "required": route.path == "/v1/jobs",
+            "required": route.path == "/v1/jobs" or route.method == "PUT",
             "content": {kind: {"schema": schemas[route.body]} for kind in kinds},
         }
     for status in sorted({400, *route.problems}):

@@ -34,8 +34,12 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "string", "enum": ["log", "mirror"], "default": "log"},
     },
     "expect": {"description": "SEQ:CHAIN, a chain hash kept elsewhere.", "schema": {"type": "string"}},
+    "prune": {
+        "description": "1 to remove the queues that the body does not name.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
     "wait_for_capacity": {
-        "description": "1 to accept a job that today's nodes could never hold.",
+        "description": "1 to accept a job that today's nodes, limits and lanes could never take.",
         "schema": {"type": "integer", "enum": [0, 1]},
     },
     "Last-Event-ID": {

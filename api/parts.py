@@ -21,6 +21,7 @@ import msgspec
 from muster.api.http import AddressError, HttpServer
 from muster.api.process import StartError, waiting
 from muster.api.service import OutputError, Service
+from muster.api.startconfig import StartConfig, apply_start_config
 from muster.api.submitting import Submitter
 from muster.events.agent_link import NatsAgentLink
 from muster.events.asks import AskError, NatsAsks
@@ -185,9 +186,9 @@ class _Outputs:
 
 @asynccontextmanager
 async def api_server(
-    place: Place, store_path: Path, host: str, port: int, tasks: Tasks
+    place: Place, store_path: Path, host: str, port: int, tasks: Tasks, config: StartConfig | None = None
 ) -> AsyncGenerator[tuple[HttpServer, Follower], None]:
-    """The HTTP API. Gives the server and the fold it reads from."""
+    """The HTTP API, which listens once `config` is in force. Gives the server and the fold it reads from."""
     async with connected(place, API, "muster api") as connection:
         log = await open_log(connection, place)
         submitter = Submitter(log)
@@ -197,6 +198,8 @@ async def api_server(
         ):
             outputs = _Outputs(NatsAsks(connection, place.prefix))
             service = Service(log, follower, store, TimeTravel(store, log), outputs, submitter)
+            if config is not None:
+                await apply_start_config(service, config)
             server = HttpServer(service, host, port)
             try:
                 await server.start()

@@ -4,10 +4,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from muster.api import documents, explaining, insight, logs, reading, streams, submissions
+from muster.api import documents, explaining, insight, logs, queues, reading, streams, submissions
+from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.explaining import ExplainView
 from muster.api.http_types import Handler
 from muster.api.log_views import AuditView, EventPage
+from muster.api.queue_views import PolicyView, QueueAnswer, QueuePage
 from muster.api.views import (
     Accepted,
     HealthView,
@@ -18,6 +20,8 @@ from muster.api.views import (
     QueueView,
     StateView,
 )
+from muster.core.policy_check import QueuesDocument
+from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
 
 
@@ -36,8 +40,8 @@ class Route(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """The path as the router wants it: a job's id is digits."""
-        return self.path.replace("{id}", r"{id:[0-9]{1,18}}")
+        """The path as the router wants it: a job's id is digits, a queue's path may have slashes."""
+        return self.path.replace("{id}", r"{id:[0-9]{1,18}}").replace("{path}", "{path:.+}")
 
     @property
     def query(self) -> frozenset[str]:
@@ -98,6 +102,27 @@ ROUTES: Final = (
     Route(
         "POST", "/v1/nodes/{name}/uncordon", submissions.uncordon, "Give a node work again", Accepted,
         WRITE, problems=(404, 415, 503, 507),
+    ),
+    Route("GET", "/v1/queues", queues.list_queues, "List the queues, with what each holds", QueuePage, READ),
+    Route(
+        "PUT", "/v1/queues", queues.put_queues, "Make or change queues, all or none", QueuesChanged,
+        ("prune", *WRITE), QueuesDocument, problems=(409, 413, 415, 422, 503, 507),
+    ),
+    Route(
+        "GET", "/v1/queues/{path}", queues.show_queue_spec, "Show a queue", QueueAnswer, READ, problems=(404,),
+    ),
+    Route(
+        "PUT", "/v1/queues/{path}", queues.put_queue, "Make or change a queue", QueuesChanged,
+        WRITE, QueueSpec, problems=(409, 413, 415, 422, 503, 507),
+    ),
+    Route(
+        "DELETE", "/v1/queues/{path}", queues.delete_queue, "Remove a queue that nothing is in", QueuesChanged,
+        WRITE, problems=(404, 409, 503, 507),
+    ),
+    Route("GET", "/v1/policy", queues.show_policy, "The rules in force", PolicyView, READ),
+    Route(
+        "PUT", "/v1/policy", queues.put_policy, "Decide by these rules from now on", PolicySet,
+        WRITE, Policy, problems=(413, 415, 422, 503, 507),
     ),
     Route("GET", "/v1/state", reading.show_state, "The state in figures", StateView, READ),
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),

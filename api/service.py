@@ -4,9 +4,10 @@ Rules: `at` names the state after one entry (a sequence, an RFC 3339 time, or `-
 has come that far, so that a caller sees its own write. A read never changes anything.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from aiohttp import web
@@ -48,6 +49,7 @@ class Service:
     past: TimeTravel
     outputs: Outputs
     submitter: Submitter
+    configuring: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from looking at queues or policy to a change
 
     @property
     def cluster(self) -> Cluster:

@@ -5,15 +5,14 @@ refused. The log's own memory of ids is short; the fold keeps keys for a day, an
 byte with what is sent.
 """
 
-import secrets
 from hashlib import blake2b
-from itertools import count
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
 from muster.api.answers import answer
+from muster.api.appending import append, leaf_of, next_id, unavailable
 from muster.api.bodies import read_body, read_spec
 from muster.api.parameters import flag, job_id, key_of, user_of
 from muster.api.problems import ApiError, FieldError, no_such
@@ -21,17 +20,16 @@ from muster.api.reading import live_job
 from muster.api.service import SERVICE, Service, see_minimum
 from muster.api.submitting import BusyError
 from muster.api.views import Accepted
+from muster.core.queue_check import queue_problems, size_problems, whole_tree
 from muster.core.spec_check import capacity_problems
 from muster.core.state import ENDED, PHASE_CODES
 from muster.events.codec import encode
-from muster.events.log import Ack, DuplicateConflictError, LogFullError, LogUnavailableError, Message
+from muster.events.log import DuplicateConflictError, LogFullError, LogUnavailableError, Message
 from muster.events.spec import JobSpec
 from muster.events.subjects import subject_of
-from muster.events.types import Event, JobCancelRequested, JobSubmitted, NodeCordoned, NodeUncordoned
+from muster.events.types import JobCancelRequested, JobSubmitted, NodeCordoned, NodeUncordoned
 
 _ROUTE: Final = "POST /v1/jobs"
-_id_prefix: Final = secrets.token_hex(8)
-_ids: Final = count(1)
 
 
 class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +46,7 @@ class CordonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _message_id(user: str, key: str) -> str:
     if not key:
-        return f"{_id_prefix}-{next(_ids)}"
+        return next_id()
     return blake2b(f"{user}\0{_ROUTE}\0{key}".encode(), digest_size=16).hexdigest()
 
 
@@ -61,9 +59,10 @@ async def submit(request: web.Request) -> web.Response:
     if key and (known := service.cluster.keys.get((user, key))):
         await _compare(service, known, payload)
         return _accepted(known, already=True)
+    _check_queue(service, spec)
     if not waits:
         _check_capacity(service, spec)
-    subject = subject_of(JobSubmitted(user=user, spec=spec), spec.queue, service.log.prefix)
+    subject = subject_of(JobSubmitted(user=user, spec=spec), leaf_of(spec.queue), service.log.prefix)
     try:
         ack = await service.submitter.submit(Message(subject, payload, _message_id(user, key)))
     except DuplicateConflictError as error:
@@ -71,20 +70,35 @@ async def submit(request: web.Request) -> web.Response:
     except LogFullError as error:
         raise _full() from error
     except LogUnavailableError as error:
-        raise _unavailable() from error
+        raise unavailable() from error
     except BusyError as error:
         raise ApiError(503, "busy", "too many submissions wait for the log", retry_after_s=1) from error
     return _accepted(ack.sequence, already=ack.duplicate)
 
 
+def _check_queue(service: Service, spec: JobSpec) -> None:
+    problems = queue_problems(spec, service.cluster.ledger().tree)
+    if problems:
+        raise ApiError(
+            422,
+            "no_queue",
+            "the job's queue takes no jobs",
+            next_step="`muster queues` lists the queues",
+            errors=[FieldError(each.pointer, each.detail) for each in problems],
+        )
+
+
 def _check_capacity(service: Service, spec: JobSpec) -> None:
-    problems = capacity_problems(spec, service.cluster.hardware)
+    cluster = service.cluster
+    problems = capacity_problems(spec, cluster.hardware)
+    if not problems:
+        problems = size_problems(spec, whole_tree(cluster.state, cluster.ledger().tree))
     if problems:
         raise ApiError(
             422,
             "never_fits",
             "this job can never be placed on this cluster",
-            next_step="ask for less, or submit with wait_for_capacity=1 (--wait-for-capacity) to wait for more nodes",
+            next_step="ask for less, or submit with wait_for_capacity=1 (--wait-for-capacity) to wait for more",
             errors=[FieldError(each.pointer, each.detail) for each in problems],
         )
 
@@ -121,27 +135,6 @@ def _full() -> ApiError:
     )
 
 
-def _unavailable() -> ApiError:
-    return ApiError(
-        503,
-        "log_unavailable",
-        "the log did not answer: it may or may not have this",
-        next_step="send it again; with the same Idempotency-Key a job is made once",
-        retry_after_s=2,
-    )
-
-
-async def _append(service: Service, event: Event, queue: str | None = None) -> Ack:
-    prefix = service.log.prefix
-    subject = subject_of(event, queue, prefix) if queue else subject_of(event, prefix=prefix)
-    try:
-        return await service.log.append(Message(subject, encode(event), f"{_id_prefix}-{next(_ids)}"))
-    except LogFullError as error:
-        raise ApiError(507, "log_full", "the log is full", next_step="raise the log's size limit") from error
-    except LogUnavailableError as error:
-        raise _unavailable() from error
-
-
 async def cancel(request: web.Request) -> web.Response:
     """Ask for a job to end: 202 once the log has it; 409 where it has ended otherwise."""
     service = request.app[SERVICE]
@@ -152,7 +145,7 @@ async def cancel(request: web.Request) -> web.Response:
         return answer(Accepted(service.state.sequence, job.id, already=True), service.state.sequence)
     if job.phase in ENDED:
         raise ApiError(409, "ended", f"job {job.id} has ended: {job.phase} ({PHASE_CODES[job.phase]})")
-    ack = await _append(service, JobCancelRequested(job=job.id, user=user, reason=body.reason), job.spec.queue)
+    ack = await append(service.log, JobCancelRequested(job=job.id, user=user, reason=body.reason), job.spec.queue)
     return answer(Accepted(ack.sequence, job.id), ack.sequence, status=202)
 
 
@@ -160,7 +153,7 @@ async def cordon(request: web.Request) -> web.Response:
     """Give a node no new work."""
     service, name = request.app[SERVICE], _known_node(request)
     user, body = user_of(request), await read_body(request, CordonBody)
-    ack = await _append(service, NodeCordoned(node=name, user=user, reason=body.reason))
+    ack = await append(service.log, NodeCordoned(node=name, user=user, reason=body.reason))
     return answer(Accepted(ack.sequence), ack.sequence)
 
 
@@ -169,7 +162,7 @@ async def uncordon(request: web.Request) -> web.Response:
     service, name = request.app[SERVICE], _known_node(request)
     if not service.state.nodes[name].cordoned:
         return answer(Accepted(service.state.sequence, already=True), service.state.sequence)
-    ack = await _append(service, NodeUncordoned(node=name, user=user_of(request)))
+    ack = await append(service.log, NodeUncordoned(node=name, user=user_of(request)))
     return answer(Accepted(ack.sequence), ack.sequence)
 
 

@@ -22,6 +22,7 @@ from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment
 from muster.api.parts import Place, Tasks, agency, api_server, explained, locked, ready, running, scheduling
 from muster.api.process import make_folder
+from muster.api.startconfig import StartConfig
 from muster.core.state import ENDED
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
@@ -52,6 +53,7 @@ class UpOptions:
     ports: str
     lease_s: float
     output_limit_mib: int = 1024
+    config: StartConfig | None = None
 
 
 async def run_up(options: UpOptions) -> None:
@@ -70,7 +72,7 @@ async def run_up(options: UpOptions) -> None:
         place = Place(broker.urls, broker.credentials, DEFAULT_PREFIX)
         await stack.enter_async_context(running(_keep_up(broker), "the watch over the broker", tasks))
         server, follower = await stack.enter_async_context(
-            api_server(place, data / "mirror.sqlite", options.host, options.port, tasks)
+            api_server(place, data / "mirror.sqlite", options.host, options.port, tasks, options.config)
         )
         agents = [
             await stack.enter_async_context(agency(place, _settings(options, data, node), source, tasks))

@@ -10,13 +10,16 @@ from typing import Final
 import msgspec
 
 from muster.api.times import rfc3339, rfc3339_or_none
+from muster.core.allocate import in_order
 from muster.core.cluster import Cluster
+from muster.core.estimates import expected_s
 from muster.core.explain import explain
 from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Node, Refusal, State
 from muster.events.spec import JobSpec
 from muster.events.types import ExitStatus
 
 EXPLAINED: Final = 10
+ORDERED: Final = 1000
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -39,6 +42,7 @@ class JobRow(msgspec.Struct, frozen=True):
     queue: str
     state: JobPhase
     code: str
+    priority: int
     gpus: int
     nodes: list[str]
     why: str
@@ -50,10 +54,16 @@ class JobRow(msgspec.Struct, frozen=True):
 
 
 class JobView(JobRow, frozen=True):
-    """All about one job."""
+    """All about one job. `expected_s` is how long an attempt is expected to run (None = nobody knows), which is known
+    from `expected_from`: its estimate, its history (the last runs of that name), or its time limit. `preemptions`
+    counts how often it made room for others."""
 
     attempts: int
     tries: int
+    preemptions: int
+    time_limit_s: int | None
+    expected_s: int | None
+    expected_from: str
     master_port: int | None
     workers: list[WorkerView]
     excluded_nodes: list[str]
@@ -172,6 +182,7 @@ def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
         queue=job.spec.queue,
         state=job.phase,
         code=PHASE_CODES[job.phase],
+        priority=job.priority,
         gpus=job.spec.gpus,
         nodes=nodes_of(job.attempt) if job.phase != "PENDING" else [],
         why=job.reason or why,
@@ -188,10 +199,16 @@ def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:
     row = msgspec.structs.asdict(job_row(job, now_ns, _why(job, cluster)))
     attempt = job.attempt
     workers = attempt.workers if attempt is not None else []
+    limit = job.spec.limits.time_limit
+    expected, source = expected_s(cluster.state, job)
     return JobView(
         **row,
         attempts=job.attempts,
         tries=job.tries,
+        preemptions=job.preemptions,
+        time_limit_s=limit if isinstance(limit, int) else None,
+        expected_s=expected or None,
+        expected_from=source,
         master_port=attempt.master_port if attempt is not None else None,
         workers=[
             WorkerView(rank=w.rank, node=w.node, devices=w.devices, phase=w.phase, pid=w.pid, exit=w.exit)
@@ -213,7 +230,7 @@ def queue_view(cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job]
     state = cluster.state
     live = (job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING"))
     running = sorted(filter(wanted, live), key=lambda job: job.id)
-    pending = [job for key in cluster.pending if wanted(job := state.jobs[key[-1]])]
+    pending = [job for job_id in _waiting(cluster) if wanted(job := state.jobs[job_id])]
     return QueueView(
         sequence=state.sequence,
         time=rfc3339_or_none(state.timestamp_ns),
@@ -225,6 +242,17 @@ def queue_view(cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job]
             for place, job in enumerate(pending[:limit])
         ],
     )
+
+
+def _waiting(cluster: Cluster) -> list[int]:
+    """Those who have room reserved; then the first of the others in the order in which they are considered; then what
+    is behind those, queue by queue."""
+    state = cluster.state
+    first = [*state.rooms, *in_order(cluster, ORDERED)]
+    seen = set(first)
+    lines = cluster.lines.by_queue
+    behind = (key[-1] for path in sorted(lines) for key in lines[path].keys if key[-1] not in seen)
+    return [*first, *behind]
 
 
 Holders = dict[tuple[str, int], list[int]]

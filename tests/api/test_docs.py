@@ -24,5 +24,5 @@ def test_every_exit_code_is_documented() -> None:
 
 def test_every_route_is_documented() -> None:
     text = (DOCS / "http.md").read_text()
-    told = set(re.findall(r"^\| `(GET|POST) ([^`]+)` \|", text, re.MULTILINE))
+    told = set(re.findall(r"^\| `(GET|POST|PUT|DELETE) ([^`]+)` \|", text, re.MULTILINE))
     assert told == {(route.method, route.path) for route in ROUTES}

@@ -1,5 +1,7 @@
 """Events in one line."""
 
+from typing import Any
+
 import pytest
 
 from muster.api.event_text import event_line, ranges
@@ -42,3 +44,45 @@ def test_what_is_no_event_is_still_a_line() -> None:
 def test_an_event_of_another_day_shows_its_date() -> None:
     event = {"sequence": "9", "time": "2026-01-30T23:59:59.999999999Z", "type": "muster.unreadable", "data": None}
     assert event_line(event, "2026-01-31").split()[1:3] == ["2026-01-30", "23:59:59.999"]
+
+
+def _line(kind: str, **data: Any) -> str:
+    event = {"sequence": "9", "time": "2026-01-31T12:00:00.5Z", "type": f"muster.{kind}.1", "data": data}
+    return event_line(event, "2026-01-31").partition(kind)[2].strip()
+
+
+def test_preemptions_limits_and_reservations_say_who_for_whom_and_what_is_lost() -> None:
+    workers = [{"rank": 0, "node": "node-1", "incarnation": "a"}, {"rank": 1, "node": "node-2", "incarnation": "b"}]
+    lost = {"job": 3, "attempt": 1, "mode": "cold", "cause": "priority", "beneficiary": 7, "work_lost_ms": 5_400_000}
+    assert _line("JobPreempted", basis={}, **lost, workers=workers) == (
+        "job=3 attempt=1 mode=cold cause=priority for=7 work_lost='01:30:00 of device time' workers=#0,#1"
+    )
+    assert _line("JobTimedOut", basis={}, job=3, attempt=2, action="requeue", workers=workers[:1]) == (
+        "job=3 attempt=2 action=requeue workers=#0"
+    )
+    places = [{"rank": 0, "node": "node-1", "incarnation": "a", "devices": [0, 1, 2, 3]}]
+    victims = [{"job": 3, "attempt": 1}, {"job": 4, "attempt": 2}]
+    assert _line("RoomReserved", basis={}, job=7, placements=places, victims=victims, why="best-fit") == (
+        "job=7 placements=node-1[0-3] stopped=3.1,4.2 why=best-fit"
+    )
+    assert _line("RoomReleased", basis={}, job=7, cause="room_lost", detail="node-1 is lost") == (
+        "job=7 cause=room_lost detail='node-1 is lost'"
+    )
+
+
+def test_configurations_say_what_is_not_the_default() -> None:
+    queue = {"name": "research", "guarantee": "60%", "limit": 12, "order": "fair"}
+    assert _line("QueueConfigured", user="ada", queue=queue) == (
+        "user=ada name=research guarantee=60% limit=12 order=fair"
+    )
+    assert _line("QueueRemoved", user="ada", name="research") == "user=ada name=research"
+    policy = {"topology": ["rack"], "backfill": {"mode": "none"}, "lanes": [{"name": "small", "devices": "10%"}]}
+    assert _line("PolicyChanged", user="ada", policy=policy) == (
+        "user=ada topology=rack backfill.mode=none lane.small.devices=10%"
+    )
+    assert _line("PolicyChanged", user="ada", policy={}) == "user=ada all as by default"
+
+
+def test_a_submission_says_where_it_waits() -> None:
+    spec = {"name": "x", "queue": "research/vision", "priority": 600, "gpus": 4}
+    assert _line("JobSubmitted", user="ada", spec=spec) == ("user=ada name=x queue=research/vision priority=600 gpus=4")

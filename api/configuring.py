@@ -1,0 +1,172 @@
+"""Changes of queues and policy: what is asked for against what there is, as facts, or a problem and nothing.
+
+Rules: whatever changes nothing appends nothing. One change at a time looks at the state, with all that the log had by
+then, and is seen in it before the next one begins. All of a change is one append.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from muster.api.appending import append_all
+from muster.api.problems import ApiError, FieldError, no_such
+from muster.api.service import MIN_SEQ_WAIT_S, Service
+from muster.core.conversion import Problem, SpecError
+from muster.core.policy_check import parent_of, tree_problems
+from muster.core.queues import DEFAULT_QUEUE
+from muster.core.state import ENDED, State
+from muster.events.log import BATCH_LIMIT, Ack
+from muster.events.policy import Policy, QueueSpec
+from muster.events.types import Event, PolicyChanged, QueueConfigured, QueueRemoved
+
+Pointers = Callable[[str, str], str]
+"""(queue, field) → where that stands in the body."""
+
+
+class QueuesChanged(msgspec.Struct, frozen=True):
+    """What became of the queues asked for, by path. `sequence` is that of the last entry."""
+
+    sequence: int
+    made: list[str] = []
+    changed: list[str] = []
+    unchanged: list[str] = []
+    removed: list[str] = []
+
+
+class PolicySet(msgspec.Struct, frozen=True):
+    """The policy asked for is the one in force; `already` = it was before."""
+
+    sequence: int
+    already: bool = False
+
+
+def refused(code: str, title: str, errors: Sequence[FieldError], status: int = 422) -> ApiError:
+    """A configuration that cannot be: every problem with its field."""
+    step = "correct the fields named in errors; /openapi.json describes all of them"
+    return ApiError(status, code, title, next_step="" if status == 409 else step, errors=list(errors))  # noqa: PLR2004
+
+
+def not_right(error: SpecError, title: str, code: str) -> ApiError:
+    """Problems of a document by itself."""
+    return refused(code, title, [FieldError(each.pointer, each.detail) for each in error.problems])
+
+
+async def set_queues(
+    service: Service, wanted: Sequence[QueueSpec], user: str, pointers: Pointers, *, prune: bool = False
+) -> QueuesChanged:
+    """Make or change the queues named; with `prune`, remove those not named. Raises ApiError."""
+    async with service.configuring:
+        state = await _state(service)
+        before = {DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE), **state.queues}
+        named = {queue.name: queue for queue in wanted}
+        gone = {name for name in state.queues if name not in named} if prune else set()
+        after = {name: queue for name, queue in {**state.queues, **named}.items() if name not in gone}
+        _check_tree(tree_problems(after, state.policy), pointers)
+        _check_jobs(state, after, gone - {DEFAULT_QUEUE}, pointers)
+        news = sorted(name for name, queue in named.items() if before.get(name) != queue)
+        events: list[Event] = [QueueRemoved(name=name, user=user) for name in sorted(gone, reverse=True)]
+        events += [QueueConfigured(queue=named[name], user=user) for name in news]
+        sequence = await _append(service, events)
+        return QueuesChanged(
+            sequence,
+            made=[name for name in news if name not in before],
+            changed=[name for name in news if name in before] + [DEFAULT_QUEUE] * (DEFAULT_QUEUE in gone),
+            unchanged=sorted(named.keys() - set(news)),
+            removed=sorted(gone - {DEFAULT_QUEUE}),
+        )
+
+
+async def remove_queue(service: Service, name: str, user: str) -> QueuesChanged:
+    """Remove a queue with nothing in it. Raises ApiError."""
+    async with service.configuring:
+        state = await _state(service)
+        if name == DEFAULT_QUEUE:
+            raise _in_use(f"queue {name} stays: jobs that name no queue wait there", "muster queues apply changes it")
+        if name not in state.queues:
+            raise no_such("queue", name, "muster queues lists the queues")
+        below = sorted(each for each in state.queues if parent_of(each) == name)
+        if below:
+            raise _in_use(f"queue {name} has queues below it: {_some(below)}", "remove those first")
+        _check_jobs(state, {}, {name}, lambda *_: "")
+        return QueuesChanged(await _append(service, [QueueRemoved(name=name, user=user)]), removed=[name])
+
+
+async def set_policy(service: Service, policy: Policy, user: str) -> PolicySet:
+    """Decide by these rules from now on. Raises ApiError."""
+    async with service.configuring:
+        state = await _state(service)
+        problems = [each for each in tree_problems({}, policy) if each.pointer.startswith("/policy")]
+        if problems:
+            errors = [FieldError(each.pointer.removeprefix("/policy"), each.detail) for each in problems]
+            raise refused("invalid_policy", "this is no policy that Muster can follow", errors)
+        if policy == state.policy:
+            return PolicySet(state.sequence, already=True)
+        return PolicySet(await _append(service, [PolicyChanged(policy=policy, user=user)]))
+
+
+async def _state(service: Service) -> State:
+    """The state with all that the log has now."""
+    await service.follower.wait_for(await service.log.last_sequence(), MIN_SEQ_WAIT_S)
+    return service.state
+
+
+async def _append(service: Service, events: Sequence[Event]) -> int:
+    """Append and see it folded; gives the sequence that the answer stands for."""
+    if not events:
+        return service.state.sequence
+    if len(events) > BATCH_LIMIT:
+        detail = f"it would change {len(events)} queues; at most {BATCH_LIMIT} can be changed at once"
+        raise refused("too_many", "too many changes at once", [FieldError("/queues", detail)])
+    acks = await append_all(service.log, events)
+    with contextlib.suppress(TimeoutError):  # it is in the log, which is what the answer says
+        await service.follower.wait_for(acks[-1].sequence, MIN_SEQ_WAIT_S)
+    _check_applied(service.state, acks)
+    return acks[-1].sequence
+
+
+def _check_applied(state: State, acks: Sequence[Ack]) -> None:
+    """Something else may have come between the look and the append: then the fold has refused what no longer held."""
+    sequences = {ack.sequence for ack in acks}
+    refusals = [refusal.reason for refusal in state.refusals if refusal.sequence in sequences]
+    if refusals:
+        raise ApiError(409, "changed_meanwhile", "something changed meanwhile", detail=_some(refusals))
+
+
+def _check_tree(problems: Sequence[Problem], pointers: Pointers) -> None:
+    if not problems:
+        return
+    errors = []
+    for problem in problems:
+        _, _, queue, field = (*problem.pointer.split("/", 3), "", "", "")[:4]
+        errors.append(FieldError(pointers(queue.replace("~1", "/").replace("~0", "~"), field), problem.detail))
+    raise refused("invalid_queues", "these queues cannot be", errors)
+
+
+def _check_jobs(state: State, after: Mapping[str, QueueSpec], gone: Collection[str], pointers: Pointers) -> None:
+    """Queues that go, or that others come to stand below, must have no jobs that wait or run."""
+    parents = {parent_of(name) for name in after} - {""}
+    if not parents and not gone:
+        return
+    jobs: dict[str, int] = {}
+    for job in state.jobs.values():
+        if job.phase not in ENDED:
+            jobs[job.spec.queue] = jobs.get(job.spec.queue, 0) + 1
+    errors = []
+    for name in sorted({*gone, *parents} & jobs.keys()):
+        wish = "be removed" if name in gone else "have queues below it"
+        count = f"{jobs[name]} job{'' if jobs[name] == 1 else 's'}"
+        below = next((each for each in sorted(after) if parent_of(each) == name), name)
+        pointer = "" if name in gone else pointers(below, "name")
+        errors.append(FieldError(pointer, f"queue {name} has {count} that wait or run: it cannot {wish}"))
+    if errors:
+        step = f"muster queue --queue {errors[0].detail.split()[1]} lists them"
+        raise ApiError(409, "queue_in_use", errors[0].detail, next_step=step, errors=errors)
+
+
+def _in_use(detail: str, next_step: str) -> ApiError:
+    return ApiError(409, "queue_in_use", detail, next_step=next_step)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")  # noqa: PLR2004 - what fits a line

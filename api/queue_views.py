@@ -1,0 +1,124 @@
+"""Queues and the policy as people read them."""
+
+from typing import Any
+
+import msgspec
+
+from muster.api.times import rfc3339_or_none
+from muster.core.cluster import Cluster
+from muster.core.queues import ENDLESS, NOTHING, Queue
+from muster.core.state import State
+from muster.events.policy import OrderName, Policy, Portion, QueueSpec
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """One queue: what it was given, and what it holds. A parent counts what is below it. Amounts of devices are in
+    thousandths of one, shares in millionths of the cluster (the largest of devices, device memory, CPUs and host
+    memory); `order` is the one in force. `share_ppm` is what it holds and what is reserved for it, without what is
+    being stopped; `entitled_ppm` what it would have if everybody asked."""
+
+    name: str
+    weight: int
+    guarantee: Portion | None
+    limit: Portion | None
+    order: OrderName
+    running: int
+    pending: int
+    devices_held_milli: int
+    guarantee_milli: int
+    limit_milli: int | None
+    share_ppm: int
+    entitled_ppm: int
+    takes_jobs: bool
+    spec: QueueSpec
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """All queues, each before those below it."""
+
+    sequence: int
+    time: str | None
+    queues: list[QueueRow]
+
+
+class QueueAnswer(QueueRow, frozen=True):
+    """One queue."""
+
+    sequence: int
+
+
+class PolicyView(msgspec.Struct, frozen=True):
+    """The policy in force with every field, and what each is where nobody says otherwise."""
+
+    sequence: int
+    policy: dict[str, Any]
+    default: dict[str, Any]
+
+
+class _Counts:
+    """What a queue and those below it have."""
+
+    __slots__ = ("held_milli", "pending", "running")
+
+    def __init__(self) -> None:
+        self.running = self.pending = self.held_milli = 0
+
+
+def queue_rows(cluster: Cluster) -> list[QueueRow]:
+    """All queues, each before those below it."""
+    ledger = cluster.ledger()
+    tree = ledger.tree
+    counts = {path: _Counts() for path in tree.queues}
+    for job in cluster.state.jobs.values():
+        attempt = job.attempt
+        live = cluster.is_live(job)
+        if (not live and job.phase != "PENDING") or job.spec.queue not in tree.queues:
+            continue
+        held = 0
+        if live and attempt is not None:
+            devices = sum(len(worker.devices) for worker in attempt.workers if worker.phase != "gone")
+            held = devices * cluster.demand(job).compute
+        for queue in tree.queues[job.spec.queue].upwards():
+            count = counts[queue.path]
+            count.running += live
+            count.pending += not live
+            count.held_milli += held
+    return [_row(queue, counts[path], tree.share_ppm(ledger.staying(queue))) for path, queue in tree.queues.items()]
+
+
+def _row(queue: Queue, counts: _Counts, share_ppm: int) -> QueueRow:
+    spec = queue.spec
+    return QueueRow(
+        name=queue.path,
+        weight=spec.weight,
+        guarantee=spec.guarantee,
+        limit=spec.limit,
+        order=queue.order,
+        running=counts.running,
+        pending=counts.pending,
+        devices_held_milli=counts.held_milli,
+        guarantee_milli=0 if queue.guarantee == NOTHING else queue.guarantee[0],
+        limit_milli=None if queue.ceiling[0] == ENDLESS else queue.ceiling[0],
+        share_ppm=share_ppm,
+        entitled_ppm=queue.entitled_ppm,
+        takes_jobs=queue.is_leaf,
+        spec=spec,
+    )
+
+
+def queue_page(cluster: Cluster) -> QueuePage:
+    """All queues, with the moment they are of."""
+    state = cluster.state
+    return QueuePage(state.sequence, rfc3339_or_none(state.timestamp_ns), queue_rows(cluster))
+
+
+def policy_view(state: State) -> PolicyView:
+    """The policy, spelled out."""
+    return PolicyView(state.sequence, spelled_out(state.policy), spelled_out(Policy()))
+
+
+def spelled_out(part: Any) -> Any:
+    """A part of a configuration with every field, also those left at their default."""
+    if isinstance(part, msgspec.Struct):
+        return {name: spelled_out(value) for name, value in msgspec.structs.asdict(part).items()}
+    return [spelled_out(each) for each in part] if isinstance(part, list) else part
