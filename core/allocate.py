@@ -1,8 +1,9 @@
 """Who starts: queue after queue by who is furthest under its share, each queue's jobs in its order.
 
 A job that does not fit has others stopped for it where it may; else it is the head of its queue, and what is behind it
-starts only by the rules of backfill; without backfill nothing of its queue does, and other queues do not go beyond their
-shares. A job that nothing could ever place, or that only its own refused starts or its own bounds keep, blocks nobody.
+starts only by the rules of backfill; without backfill nothing of its queue does, and other queues do not go beyond
+their shares. A job that nothing could ever place, or that only its own refused starts or its own bounds keep, blocks
+nobody.
 """
 
 from collections.abc import Iterator
@@ -273,8 +274,8 @@ OWN: Final = ("job_limit", "user_limit", "urgent_limit")
 
 
 def may_wait(cluster: Cluster, job: Job, obstacles: list[Obstacle]) -> bool:
-    """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's nodes,
-    with nothing running, could hold it, nor where a bound of its own or its user's keeps it."""
+    """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's
+    nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it."""
     if any(obstacle.kind in OWN for obstacle in obstacles):
         return False
     if cluster.hopeless.get(job.id) == cluster.hardware_version:

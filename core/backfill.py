@@ -54,9 +54,9 @@ class Hold:
         for queue in who.queue.upwards():
             if queue.path in self.slack:
                 self.slack[queue.path] = minus(self.slack[queue.path], claim)
-        for place, admitted in enumerate(who.lanes):
+        for number, admitted in enumerate(who.lanes):
             if not admitted:
-                self.lane_slack[place] -= claim[0]
+                self.lane_slack[number] -= claim[0]
 
 
 class Shadow(Hold):

@@ -72,9 +72,21 @@ def _check_indexes(cluster: Cluster) -> None:
     """The indexes kept in step equal those of a cluster built from the state."""
     fresh = Cluster(cluster.state)
     where = f"after entry {cluster.state.sequence}"
-    for name in ("pending", "to_stop", "to_judge", "starting", "silent", "with_strays", "excluding", "keys"):
+    names = ("to_stop", "leaving", "reserved_on", "to_judge", "starting", "silent", "with_strays", "excluding", "keys")
+    for name in names:
         kept, built = getattr(cluster, name), getattr(fresh, name)
         assert kept == built, f"{where}: {name} is {kept}, a fresh one is {built}"
+    kept_lines = {path: (line.order, line.keys, line.users) for path, line in cluster.lines.by_queue.items()}
+    built_lines = {path: (line.order, line.keys, line.users) for path, line in fresh.lines.by_queue.items()}
+    assert kept_lines == built_lines, f"{where}: who waits is {kept_lines}, a fresh one is {built_lines}"
+    assert cluster.lines.count == fresh.lines.count, f"{where}: how many wait"
+    for name in ("by_queue", "limits", "priorities"):
+        kept, built = getattr(cluster.schedule, name), getattr(fresh.schedule, name)
+        assert kept == built, f"{where}: the schedule's {name} is {kept}, a fresh one is {built}"
+    for name in vars(fresh.ledger()):
+        if name != "tree":
+            kept, built = getattr(cluster.ledger(), name), getattr(fresh.ledger(), name)
+            assert _clean(kept) == _clean(built), f"{where}: the ledger's {name} is {kept}, a fresh one is {built}"
     kept_workers = {name: set(workers) for name, workers in cluster.workers_on.items() if workers}
     built_workers = {name: set(workers) for name, workers in fresh.workers_on.items() if workers}
     assert kept_workers == built_workers, f"{where}: workers by node"
@@ -86,3 +98,8 @@ def _check_indexes(cluster: Cluster) -> None:
         built_pool = built_room.pools.get(key)
         shelves = [shelf for shelf in pool.shelves if shelf]
         assert shelves == ([shelf for shelf in built_pool.shelves if shelf] if built_pool else []), f"{where}: {key}"
+
+
+def _clean(sums: object) -> object:
+    """Sums without those that are nothing."""
+    return {key: value for key, value in sums.items() if any(value)} if isinstance(sums, dict) else sums

@@ -197,8 +197,9 @@ def room_reserved(cluster: Cluster, event: t.RoomReserved) -> str | None:
     job = state.jobs.get(event.job)
     if job is None or job.phase not in ("PENDING", "CANCELLED") or job.id in state.rooms:
         return f"job {event.job} does not wait for room"
-    if not event.placements or any(place.node not in state.nodes for place in event.placements):
-        return f"the room for job {event.job} is on no node"
+    nodes = {place.node for place in event.placements}
+    if not nodes or len(nodes) < len(event.placements) or not nodes <= state.nodes.keys():
+        return f"the room for job {event.job} is not on nodes that there are, one worker on each"
     cluster.reserve(Room(job.id, state.sequence, event.placements, event.victims, event.why))
     return None
 
