@@ -15,7 +15,7 @@ PAGE: Final = 1000
 CONFLICT: Final = 409
 LIVE: Final = "PENDING,STARTING,RUNNING,STOPPING"
 _JOB_TITLES: Final = (
-    "JOBID", "STATE", "PRIORITY", "USER", "QUEUE", "NAME", "GPUS", "SUBMITTED", "ELAPSED", "NODES", "WHY"
+    "JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "PRIORITY", "SUBMITTED", "ELAPSED", "NODES", "WHY"
 )  # fmt: skip
 _LEFT_OUT_BELOW: Final = {"PRIORITY": 120, "QUEUE": 100}
 """Columns that a terminal of fewer letters does not show."""
@@ -24,8 +24,8 @@ _STATE_HELP: Final = "Only in these states, names or codes: PENDING, R, pd,cf ..
 
 def _job_line(job: Json, day: str) -> tuple[object, ...]:
     return (
-        job["id"], f"{job['state']}({job['code']})", job["priority"], job["user"], job["queue"], job["name"],
-        job["gpus"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]), job["why"],
+        job["id"], f"{job['state']}({job['code']})", job["user"], job["queue"], job["name"], job["gpus"],
+        job["priority"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]), job["why"],
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_a_wrong_state_is_told_with_names_and_codes(muster: Muster) -> None:
 def test_when_a_job_was_submitted_is_in_the_queue(muster: Muster) -> None:
     before = f"{datetime.now(UTC):%H:%M:%S}"
     _submit(muster, "a")
-    told = muster("queue").output.splitlines()[1].split()[6]
+    told = muster("queue").output.splitlines()[1].split()[7]
     assert json.loads(muster("show", "2", "--json").output)["submitted"][11:19] == told
     assert len(told) == len(before) == 8
 
@@ -257,3 +257,14 @@ def test_a_cordon_without_a_reason_has_none(muster: Muster, server: Background) 
     [line] = [line for line in muster("nodes", "node-1").output.splitlines() if line.startswith("cordoned")]
     assert line.split()[1] == "by"
     assert len(line.split()) == 3
+
+
+@pytest.mark.parametrize(
+    ("letters", "without"), [(0, set()), (120, set()), (119, {"PRIORITY"}), (99, {"PRIORITY", "QUEUE"})]
+)
+def test_a_narrow_terminal_shows_fewer_columns(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch, letters: int, without: set[str]
+) -> None:
+    monkeypatch.setattr(cli_jobs, "width", lambda: letters)
+    shown = muster("queue").output.split()
+    assert {"JOBID", "STATE", "USER", "QUEUE", "PRIORITY", "WHY"} - set(shown) == without

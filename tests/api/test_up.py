@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from muster.api.cli import main
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
@@ -30,10 +33,10 @@ def until(truth: Callable[[], Any], what: str) -> Any:
 class Up:
     """A running `muster up`."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *more: str) -> None:
         self.data = data
         ports = f"{20_000 + os.getpid() % 10_000}-{20_099 + os.getpid() % 10_000}"
-        words = [MUSTER, "up", "--data", str(data), "--port", "0", "--ports", ports]
+        words = [MUSTER, "up", "--data", str(data), "--port", "0", "--ports", ports, *more]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         until(lambda: (data / "up.json").exists() or self.process.poll() is not None, "up is not ready")
         assert self.process.poll() is None, self.process.communicate()[0]
@@ -66,8 +69,8 @@ class Up:
 
 
 @contextmanager
-def running(data: Path) -> Iterator[Up]:
-    up = Up(data)
+def running(data: Path, *more: str) -> Iterator[Up]:
+    up = Up(data, *more)
     try:
         yield up
     finally:
@@ -190,6 +193,57 @@ def test_what_cannot_be_is_told(tmp_path: Path, words: tuple[str, ...], text: st
     found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert found.returncode == 1
     assert text in found.stderr
+
+
+CLUSTER = """
+[[queue]]
+name = "research"
+guarantee = "60%"
+
+[[queue]]
+name = "research/vision"
+max_job_devices = 1
+
+[policy]
+ageing = 20
+"""
+
+
+def test_queues_and_policy_from_a_file_outlive_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER)
+    with running(tmp_path / "data", "--config", str(file)) as up:
+        assert up.call("queues", "apply", str(file)) == "queue research: unchanged\nqueue research/vision: unchanged\n"
+        job = up.call("submit", "--queue", "research/vision", "--gpus", "1", "--", "true").split()[1]
+        up.call("wait", job)
+        up.call("submit", "--queue", "research/vision", "--gpus", "2", "--", "true", code=6)
+        up.call("submit", "--queue", "nobody", "--gpus", "1", "--", "true", code=2)
+    with running(tmp_path / "data") as up:
+        assert [row["name"] for row in json.loads(up.call("queues", "--json"))["queues"]] == [
+            "default", "research", "research/vision",
+        ]  # fmt: skip
+        assert json.loads(up.call("policy", "--json"))["policy"]["ageing"] == 20
+        assert up.call("policy", "apply", str(file)) == "policy: unchanged\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[queue]]\nname = "a"\nwieght = 2\n', "/queue/0/wieght: unknown field"),
+        ('[[queue]]\nname = "a/b"\n', "/queue/0/name: there is no queue a"),
+        ('[[queue]]\nname = "a"\n[policy]\nhalf_life = "long"\n', "/policy/half_life: 'long' is no duration"),
+        ('[policy]\nlanes = [{name = "x", devices = "100%"}]\n', "/policy/lanes/0/devices: lanes may keep less than"),
+        ("queue = = 1\n", "line 1"),
+        ("[queues]\n", "/queues: unknown"),
+    ],
+)
+def test_a_bad_file_ends_it_before_anything_starts(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    done = CliRunner().invoke(main, ["up", "--data", str(tmp_path / "data"), "--config", str(file)])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_ctrl_c_cancels_a_run(tmp_path: Path) -> None:
