@@ -44,6 +44,7 @@ from muster.node_agent.outbox import Outbox
 from muster.node_agent.reporter import Reporter
 from muster.node_agent.rivals import NameTakenError, Rivals
 from muster.node_agent.worker import Key
+from muster.node_agent.worker_folder import StopOrder
 from muster.node_agent.workers import LaunchSettings, Workers, worker_cgroups
 
 logger = logging.getLogger(__name__)
@@ -307,7 +308,8 @@ class Agent:
         key = Key(command.job, command.attempt, command.rank)
         worker = self._workers.find(key)
         if worker is not None:
-            self._workers.stop(worker, "stopped", command.grace_ms)
+            order = StopOrder("stopped", command.grace_ms, command.signal, command.notice_ms)
+            self._workers.stop(worker, order)
             return
         status = self._workers.folder_of(key).exit() or ExitStatus("lost", detail="no such worker is on this node")
         self._reporter.ended(key, status)

@@ -10,6 +10,7 @@ Its folder is all it knows, and all that anybody needs to know of it:
 
 The tree is everything below the keeper, which is a subreaper, and everything in the worker's cgroup, where it has one.
 When the keeper is killed the kernel kills the worker's first process; the agent finds the rest by its marker.
+How the tree is brought to its end is in `ending`.
 """
 
 import contextlib
@@ -18,12 +19,12 @@ import os
 import select
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from muster.node_agent import tree
+from muster.node_agent.ending import Ending
 from muster.node_agent.keeper_files import (
     boottime_ns,
     claim,
@@ -39,15 +40,11 @@ LEASE_LOOK_MS = 2000
 """A suspended machine stops the clock that sleeps are measured by, but not the lease's: look this often."""
 LEFTOVER_GRACE_MS = 2000
 """What the first process leaves behind when it ends by itself gets this long to end too."""
-KILL_AGAIN_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+LONGEST_WAIT_MS = 3_600_000
+"""Within what poll takes."""
 DETAIL_LIMIT = 1000
 
 Reply = Callable[[str], None]
-
-
-def monotonic_ms() -> int:
-    """The clock of grace periods."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class _Keeper:
@@ -65,8 +62,7 @@ class _Keeper:
         self.has_children = True
         self.reason: str | None = None  # why the keeper ended it; None = it ended by itself
         self.detail = ""
-        self.kill_at_ms: int | None = None  # past it everything is killed, again and again
-        self.kills = 0
+        self.ending = Ending(self.everything, self.kill)
 
     def begin(self, reply: Reply) -> None:
         """Run the program, or note why it does not. What is wrong with this machine is not the program's fault."""
@@ -79,7 +75,7 @@ class _Keeper:
             reply(f"started {self.leader} {os.getpid()}")
             return
         self.reason = self.reason or "start_failed"
-        self.end(0)
+        self.ending.order(0)
 
     def start(self) -> str:
         """Fork, record, then let the program run; why that could not be executed ("" = it runs)."""
@@ -120,10 +116,9 @@ class _Keeper:
                 return
             self.read_order()
             self.check_lease()
-            if self.leader_status is not None and self.kill_at_ms is None:
-                self.end(LEFTOVER_GRACE_MS)
-            if self.kill_at_ms is not None and monotonic_ms() >= self.kill_at_ms:
-                self.kill()
+            if self.leader_status is not None and self.ending.waits_for_nobody():
+                self.ending.order(LEFTOVER_GRACE_MS)
+            if self.ending.act():
                 self.reap()
             poller.poll(self.timeout_ms())
             for fd in (self.control, self.wakeup):
@@ -132,11 +127,8 @@ class _Keeper:
 
     def timeout_ms(self) -> int | None:
         """How long nothing needs doing."""
-        now_ms = monotonic_ms()
-        waits: list[int] = []
-        if self.kill_at_ms is not None:
-            again = KILL_AGAIN_MS[min(self.kills, len(KILL_AGAIN_MS)) - 1] if self.kills else 0
-            waits.append(max(self.kill_at_ms - now_ms, again))
+        due_in_ms = self.ending.due_in_ms()
+        waits = [] if due_in_ms is None else [min(due_in_ms, LONGEST_WAIT_MS)]
         if self.lease_path:
             left_ms = max((self.lease_deadline_ns - boottime_ns()) // 1_000_000 + 1, 1)
             waits.append(min(left_ms, LEASE_LOOK_MS))
@@ -157,13 +149,13 @@ class _Keeper:
                 self.leader_status = status
 
     def read_order(self) -> None:
-        """Obey the order in `stop`; a later one can only shorten the grace."""
+        """Obey the order in `stop`; a later one can only hasten the end."""
         order = read_stop()
         if order is None:
             return
         if self.reason is None and self.leader_status is None:
             self.reason = order["reason"]
-        self.end(order["grace_ms"])
+        self.ending.order(order["grace_ms"], order["notice_ms"], order["signal"])
 
     def check_lease(self) -> None:
         """Past the lease there is no grace: the devices may be given to others."""
@@ -176,16 +168,7 @@ class _Keeper:
         self.lease_path = None
         if self.reason is None and self.leader_status is None:
             self.reason = "lease_expired"
-        self.end(0)
-
-    def end(self, grace_ms: int) -> None:
-        """Ask everything to end, and note when it will be made to. SIGCONT lets what is stopped hear it."""
-        kill_at_ms = monotonic_ms() + grace_ms
-        if self.kill_at_ms is None:
-            if grace_ms > 0:
-                tree.send(self.everything(), signal.SIGTERM, signal.SIGCONT)
-            self.kill_at_ms = kill_at_ms
-        self.kill_at_ms = min(self.kill_at_ms, kill_at_ms)
+        self.ending.order(0)
 
     def everything(self) -> list[int]:
         """The pids of the tree."""
@@ -194,7 +177,6 @@ class _Keeper:
 
     def kill(self) -> None:
         """One round of SIGKILL. What is forked meanwhile is met in the next one."""
-        self.kills += 1
         if self.cgroup:
             tree.kill_cgroup(self.cgroup)
         tree.send(tree.descendants(os.getpid()), signal.SIGKILL)
@@ -207,7 +189,7 @@ class _Keeper:
             "reason": self.reason or "exited",
             "exit_code": code if code is None or code >= 0 else 128 - code,
             "signal": -code if code is not None and code < 0 else None,
-            "detail": self.detail,
+            "detail": self.detail or self.ending.detail,
         }
 
 

@@ -66,8 +66,13 @@ def read_stop() -> dict[str, Any] | None:
     """The order in `stop`, if there is one that can be read."""
     try:
         order = json.loads(read_small("stop"))
-        return {"reason": str(order["reason"]), "grace_ms": int(order["grace_ms"])}
-    except (OSError, ValueError, TypeError, KeyError):
+        return {
+            "reason": str(order["reason"]),
+            "grace_ms": int(order["grace_ms"]),
+            "notice_ms": int(order.get("notice_ms", 0)),
+            "signal": str(order.get("signal", "")),
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

@@ -23,6 +23,9 @@ _CLONE_INTO_CGROUP = 0x2_0000_0000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+_NOT_DEFAULT = (b"SigBlk:", b"SigIgn:", b"SigCgt:")
+
+
 class ProcessStat(NamedTuple):
     """One line of /proc: `start_ticks` counts from boot in clock ticks."""
 
@@ -145,6 +148,26 @@ def send(pids: list[int], *signals: int) -> None:
         for number in signals:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+
+def signal_number(name: str) -> int | None:
+    """The number of a signal named without its SIG; None where this machine has none of that name."""
+    return signal.Signals.__members__.get(f"SIG{name}")
+
+
+def listening(pids: list[int], number: int) -> list[ProcessStat]:
+    """Those of the processes that handle, block or ignore the signal: it is not at its default action there."""
+    return [stat for pid in pids if _signals_taken(pid) >> (number - 1) & 1 and (stat := read_stat(pid)) is not None]
+
+
+def _signals_taken(pid: int) -> int:
+    """Bit n - 1 for each signal n that is not left to its default action by the process's first thread."""
+    taken = 0
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(_NOT_DEFAULT):
+                taken |= int(line.split()[1], 16)
+    return taken
 
 
 # -- cgroup v2 --------------------------------------------------------------------------------------------------

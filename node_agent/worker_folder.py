@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from muster.events.types import DETAIL_LIMIT, ExitReason, ExitStatus
+from muster.events.types import DETAIL_LIMIT, ExitReason, ExitStatus, Natural, Token
 from muster.node_agent import tree
 from muster.node_agent.keeper_files import open_regular, read_small, write_file
 from muster.node_agent.launch import MARKER
@@ -54,9 +54,30 @@ class Started(msgspec.Struct, frozen=True):
     cgroup: str
 
 
-class _StopOrder(msgspec.Struct, frozen=True):
+class StopOrder(msgspec.Struct, frozen=True):
+    """End the worker: `signal` (without SIG; "" = none) and up to `notice_ms` to end by itself, then TERM and up to
+    `grace_ms`, then KILL. See `ending`."""
+
     reason: ExitReason
-    grace_ms: int
+    grace_ms: Natural
+    signal: Token = ""
+    notice_ms: Natural = 0  # counts only with a signal
+
+    @property
+    def term_ms(self) -> int:
+        """When TERM comes at the latest, from the order on."""
+        return self.notice_ms if self.signal else 0
+
+    @property
+    def kill_ms(self) -> int:
+        """When KILL comes at the latest, from the order on."""
+        return self.term_ms + self.grace_ms
+
+    def hastened_by(self, other: "StopOrder") -> "StopOrder":
+        """As urgent as both; the reason is this one's."""
+        first = min(self, other, key=lambda order: order.term_ms)
+        kill_ms = min(self.kill_ms, other.kill_ms)
+        return StopOrder(self.reason, kill_ms - first.term_ms, first.signal, first.term_ms)
 
 
 class WorkerFolder:
@@ -116,9 +137,12 @@ class WorkerFolder:
             os.close(lock)
         return None
 
-    def order_stop(self, reason: ExitReason, grace_ms: int) -> None:
-        """Tell the keeper to end the worker. The order stays in the file: a keeper yet to come reads it too."""
-        write_file(str(self.path / "stop"), msgspec.json.encode(_StopOrder(reason, grace_ms)).decode())
+    def order_stop(self, order: StopOrder) -> None:
+        """Tell the keeper to end the worker. The order stays in the file: a keeper yet to come reads it too. An earlier
+        one that may not have been read yet is in the new one. Raises OSError."""
+        before = self.stop_order()
+        order = before.hastened_by(order) if before is not None else order
+        write_file(str(self.path / "stop"), msgspec.json.encode(order).decode())
         with contextlib.suppress(OSError):  # ENXIO: no keeper listens (yet)
             control = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK)
             try:
@@ -126,9 +150,9 @@ class WorkerFolder:
             finally:
                 os.close(control)
 
-    def stop_ordered(self) -> bool:
-        """Whether it was told to end."""
-        return (self.path / "stop").exists()
+    def stop_order(self) -> StopOrder | None:
+        """What it was told, if it was told to end."""
+        return self._read("stop", StopOrder)
 
     def kill_remains(self, ticket: Ticket) -> int:
         """Kill what a keeper that is gone left behind; how many processes there still were. What the folder does not

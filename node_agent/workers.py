@@ -18,14 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from muster.events.binding import VisibleDevices, worker_name
-from muster.events.types import ExitReason, ExitStatus, Inventory, StartWorker, WorkerReport
+from muster.events.types import ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
 from muster.node_agent.booking import RefusalError, claims_mib, used_mib
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
 from muster.node_agent.launch import launch
 from muster.node_agent.lease import Lease
 from muster.node_agent.worker import Key, Reports, Worker
-from muster.node_agent.worker_folder import Ticket, WorkerFolder, lost
+from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder, lost
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +109,9 @@ class Workers:
             self._workers[worker.key] = worker
             if worker.exit is None:
                 self._spawn(self._follow(worker))
+                order = folder.stop_order()
+                if order is not None:  # perhaps the keeper was not woken for it
+                    self.stop(worker, order)
             else:
                 worker.gone.set()
 
@@ -203,23 +206,23 @@ class Workers:
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
-    def stop(self, worker: Worker, reason: ExitReason, grace_ms: int) -> None:
-        """Have the worker ended; it is `gone` when nothing of it is left."""
+    def stop(self, worker: Worker, order: StopOrder) -> None:
+        """Have the worker ended; it is `gone` when nothing of it is left. A later order can only hasten it."""
         if worker.exit is None:
-            self._spawn(self._stop(worker, reason, grace_ms))
+            self._spawn(self._stop(worker, order))
 
     async def stop_leased(self) -> None:
         """The lease is over: return when no leased worker is left, or when it is no use to wait longer."""
         leased = [worker for worker in self.running() if worker.ticket.leased]
         for worker in leased:
-            self.stop(worker, "lease_expired", 0)
+            self.stop(worker, StopOrder("lease_expired", 0))
         await self._all_gone(leased, STUBBORN_MS)
 
     async def stop_all(self, grace_ms: int) -> None:
         """End every worker, likewise."""
         workers = self.running()
         for worker in workers:
-            self.stop(worker, "stopped", grace_ms)
+            self.stop(worker, StopOrder("stopped", grace_ms))
         await self._all_gone(workers, grace_ms + STUBBORN_MS)
 
     async def close(self) -> None:
@@ -240,18 +243,20 @@ class Workers:
             if position >= keep_count or now_s - acknowledged_s > keep_s:
                 WorkerFolder(self._folder / name).remove()
 
-    async def _stop(self, worker: Worker, reason: ExitReason, grace_ms: int) -> None:
+    async def _stop(self, worker: Worker, order: StopOrder) -> None:
+        within_ms = order.kill_ms + KEEPER_MS
         while worker.exit is None:
             try:
-                worker.folder.order_stop(reason, grace_ms)
+                worker.folder.order_stop(order)
                 break
             except OSError as error:
                 logger.warning("the stop of %s cannot be written: %s", worker.folder.path.name, error)
                 if error.errno not in _DISK_FULL and worker.keeper_pid:  # its folder is gone, or no folder any more
                     tree.send(tree.descendants(worker.keeper_pid), signal.SIGTERM, signal.SIGCONT)
+                    within_ms = order.grace_ms + KEEPER_MS
                     break
                 await asyncio.sleep(RETRY_S)
-        if await self._all_gone([worker], grace_ms + KEEPER_MS):
+        if await self._all_gone([worker], within_ms):
             return
         keeper_pid = worker.folder.keeper_pid() or worker.keeper_pid
         if keeper_pid:

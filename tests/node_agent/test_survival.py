@@ -17,7 +17,7 @@ from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers, keeper_gone
 from muster.node_agent.lease import Lease
-from muster.node_agent.worker_folder import Ticket, WorkerFolder
+from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -158,7 +158,7 @@ async def test_a_keeper_by_itself_runs_its_ticket_and_records_the_exit(tmp_path:
 async def test_an_order_to_stop_that_came_first_keeps_the_program_from_running(tmp_path: Path) -> None:
     folder = WorkerFolder(tmp_path / "5.1.0")
     folder.prepare(ticket(5, ["/bin/sh", "-c", "echo ran"], folder))
-    folder.order_stop("stopped", 1000)
+    folder.order_stop(StopOrder("stopped", 1000))
     keeper = await asyncio.create_subprocess_exec(sys.executable, "-m", "muster.node_agent.keeper", str(folder.path))
     await keeper.wait()
     assert folder.exit() == ExitStatus("stopped")
