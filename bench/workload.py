@@ -53,6 +53,11 @@ class Paper:
         self.fold.apply(entry)
         return entry.sequence
 
+    def pass_time(self, elapsed_ns: int) -> None:
+        """Time goes by, told to the log as a leader would."""
+        self._now_ns += elapsed_ns
+        self.append(t.ClockAdvanced())
+
     def start_and_end(self, jobs: Sequence[int]) -> None:
         """The agents report the start and the end of every worker of these jobs."""
         state = self.fold.cluster.state

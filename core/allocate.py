@@ -15,7 +15,6 @@ from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
 from muster.core.order import duration_s, faded
-from muster.core.placement import place
 from muster.core.plan import NOWHERE, Draft, Plan, place_with_port
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
@@ -71,6 +70,7 @@ class Allocator:
         self._open: Final[dict[str, int]] = {}  # queue → how many open lines are under it
         self._standings: Final[dict[str, tuple[int, int, str]]] = {}
         self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
+        self._turn: str | None = None  # whose line it is until a share changes or the line is done
         self._shadow: Shadow | None = None
         self._asker: Asker | None = None  # whose shadow it is
         self._holds: Final[dict[str, Hold]] = {}
@@ -127,19 +127,23 @@ class Allocator:
                 continue
             asker = Asker(self._draft, self._cluster.state.jobs[job_id], NOWHERE)
             self._draft.suppose(asker.claimant, asker.least)
+            self._turn = None
             for queue in self._draft.ledger.tree.queues[path].upwards():
                 self._standings.pop(queue.path, None)
             yield job_id
 
     def _next_line(self) -> str | None:
         """The open line of the queue that is furthest under its share, from the top of the tree down."""
+        if self._turn is not None:
+            return self._turn
         queue = self._draft.ledger.tree.root
         while queue.children:
             open_children = [child for child in queue.children if self._open.get(child.path)]
             if not open_children:
                 return None
             queue = open_children[0] if len(open_children) == 1 else min(open_children, key=self._standing)
-        return queue.path
+        self._turn = queue.path
+        return self._turn
 
     def _standing(self, queue: Queue) -> tuple[int, int, str]:
         standing = self._standings.get(queue.path)
@@ -148,6 +152,7 @@ class Allocator:
         return standing
 
     def _close_line(self, path: str) -> None:
+        self._turn = None
         for queue in self._draft.ledger.tree.queues[path].upwards():
             self._open[queue.path] -= 1
 
@@ -156,9 +161,7 @@ class Allocator:
     def _consider(self, line: _OpenLine, job: Job) -> Verdict:
         cluster, draft = self._cluster, self._draft
         shape = cluster.shape(job)
-        if line.blocked_by and ((shape, False) in self._misfits) and not job.excluded:
-            return "passed"
-        if cluster.hopeless.get(job.id) == cluster.hardware_version:
+        if line.blocked_by and not job.excluded and self._is_misfit(job, shape):
             return "passed"
         excluded = exclusions(job, draft.plan.now_at) if job.excluded else NOWHERE
         if excluded:
@@ -175,6 +178,13 @@ class Allocator:
         if line.blocked_by or excluded or not may_wait(cluster, job, obstacles):
             return "passed"
         return self._make_room_or_block(line, asker, obstacles)
+
+    def _is_misfit(self, job: Job, shape: int) -> bool:
+        """Whether another job of this shape was found to have no place."""
+        if (shape, False) in self._misfits:
+            return True
+        shadow = self._shadow
+        return shadow is not None and (shape, True) in self._misfits and not ends_in_time(self._draft, job, shadow.at)
 
     def _try_start(self, line: _OpenLine, asker: Asker, shape: int) -> Verdict:
         draft, job = self._draft, asker.job
@@ -201,6 +211,7 @@ class Allocator:
             return "full"
         if lasting and shadow is not None:
             shadow.note_started(asker.claimant, claims, exact)
+        self._turn = None
         for queue in asker.claimant.queue.upwards():
             self._standings.pop(queue.path, None)
             hold = self._holds.get(queue.path)
@@ -230,6 +241,7 @@ class Allocator:
         if made is False:
             return "full"
         if made:
+            self._turn = None
             self._standings.clear()
             self._renew_shadow()
             return "taken"
@@ -276,14 +288,7 @@ OWN: Final = ("job_limit", "user_limit", "urgent_limit")
 def may_wait(cluster: Cluster, job: Job, obstacles: list[Obstacle]) -> bool:
     """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's
     nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it."""
-    if any(obstacle.kind in OWN for obstacle in obstacles):
-        return False
-    if cluster.hopeless.get(job.id) == cluster.hardware_version:
-        return False
-    if place(cluster.hardware, cluster.demand(job)) is not None:
-        return True
-    cluster.hopeless[job.id] = cluster.hardware_version
-    return False
+    return not any(obstacle.kind in OWN for obstacle in obstacles) and cluster.could_hold(job)
 
 
 def in_order(cluster: Cluster, most: int) -> list[int]:

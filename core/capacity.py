@@ -1,14 +1,17 @@
 """Free room: what is left of each node after the live claims, indexed so that a placement looks at few nodes.
 
-Nodes with devices of one model form a pool, and so do those of one model and fabric. A pool keeps its nodes on
-shelves by their number of idle devices, each shelf in order of node name. Everything here is computed from
-inventories and live claims and can be rebuilt at any time; nothing of it is stored.
+Nodes with devices of one model form a pool; so do those of one model and fabric, and of these those with one value of
+a topology label. A pool keeps its nodes on shelves by their idle devices and by how much is left of the emptiest one in
+use, each shelf by what is left of the whole node, least first. Everything here is computed from inventories and live
+claims and can be rebuilt at any time; nothing of it is stored.
 """
 
 from bisect import bisect_left, insort
 from typing import Final, NamedTuple, TypeVar
 
+from muster.core.fragmentation import Fragmentation
 from muster.core.resources import Demand
+from muster.core.scheme import Scheme
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
 
@@ -76,6 +79,14 @@ class NodeRoom:
             self.fits_device(index, demand) for index in share.devices
         )
 
+    def sharing(self, model: str) -> int:
+        """The most compute left on a device of a model that is in use and has memory left, in thousandths."""
+        if not self.shared:
+            return 0
+        devices, memory_mib = self.inventory.devices, self.device_memory_mib
+        left = (self.device_compute[i] for i in self.shared if memory_mib[i] > 0 and devices[i].model == model)
+        return max(left, default=0)
+
     def claim(self, share: Share, demand: Demand) -> None:
         """Take a worker's share out. Devices that the node no longer has are passed over."""
         self.cpus -= share.cpus
@@ -130,29 +141,68 @@ class NodeRoom:
         return room
 
 
+Entry = tuple[int, str]
+"""A node on a shelf: what is left of it, and its name."""
+
+Height = tuple[int, int]
+"""Which shelf: idle devices, and the step of the emptiest device in use (0 = no device in use has anything left)."""
+
+STEP: Final = 100
+
+
+def step_of(compute: int) -> int:
+    """The step of so much compute left, in thousandths."""
+    return compute // STEP + 1 if compute else 0
+
+
 class Pool:
-    """The available nodes that have devices of one model: those of one fabric, or all (`fabric` "*")."""
+    """The available nodes that have devices of one model: all of them (`fabric` "*"), those of one fabric, or those of
+    one fabric with one value of a topology label (`domain`, as ``label=value``)."""
 
-    __slots__ = ("fabric", "idle_devices", "model", "shelves")
+    __slots__ = ("domain", "fabric", "idle_devices", "model", "shelves")
 
-    def __init__(self, fabric: str, model: str) -> None:
-        self.fabric = fabric
+    def __init__(self, model: str, fabric: str, domain: str = "") -> None:
         self.model = model
-        self.shelves: list[list[str]] = [[]]
+        self.fabric = fabric
+        self.domain = domain
+        self.shelves: Final[dict[Height, list[Entry]]] = {}  # none is empty
         self.idle_devices = 0
 
-    def put(self, name: str, idle: int) -> None:
+    def put(self, height: Height, entry: Entry) -> None:
         """Put a node on its shelf."""
-        while idle >= len(self.shelves):
-            self.shelves.append([])
-        insort(self.shelves[idle], name)
-        self.idle_devices += idle
+        shelf = self.shelves.get(height)
+        if shelf is None:
+            self.shelves[height] = [entry]
+        else:
+            insort(shelf, entry)
+        self.idle_devices += height[0]
 
-    def take(self, name: str, idle: int) -> None:
+    def take(self, height: Height, entry: Entry) -> None:
         """Take a node from its shelf."""
-        shelf = self.shelves[idle]
-        del shelf[bisect_left(shelf, name)]
-        self.idle_devices -= idle
+        shelf = self.shelves[height]
+        del shelf[bisect_left(shelf, entry)]
+        if not shelf:
+            del self.shelves[height]
+        self.idle_devices -= height[0]
+
+    def heights(self, devices: int, compute: int) -> list[Height]:
+        """The shelves whose nodes may have room for so many devices with so much compute each, lowest first."""
+        if compute == WHOLE_COMPUTE:
+            return sorted(height for height in self.shelves if height[0] >= devices)
+        step = step_of(compute)
+        return sorted(height for height in self.shelves if height[0] >= devices or height[1] >= step)
+
+    def count(self, devices: int) -> int:
+        """How many nodes have so many idle devices."""
+        return sum(len(shelf) for height, shelf in self.shelves.items() if height[0] >= devices)
+
+
+class _Place(NamedTuple):
+    """Where an available node stands in the indexes."""
+
+    entry: Entry
+    cpus: int
+    heights: tuple[Height, ...]  # by model, in the order of the room's `idle`
 
 
 class Capacity:
@@ -162,9 +212,32 @@ class Capacity:
         self.rooms: Final[dict[str, NodeRoom]] = {}
         self.pools: Final[dict[tuple[str, str], Pool]] = {}  # by model and fabric, in that order
         self.models: Final[dict[str, Pool]] = {}  # by model, over all fabrics, in order
+        self.domains: Final[dict[str, dict[tuple[str, str, str], Pool]]] = {}  # label → by model, fabric and value
         self.largest = 0  # most devices of one model on a node
         self.by_cpus: Final[list[tuple[int, str]]] = []
+        self.by_left: Final[list[Entry]] = []
         self.ports: Final[dict[str, set[int]]] = {}
+        self.fragmentation: Fragmentation | None = None  # where that rule is in force and work is expected
+        self._scheme = Scheme()
+        self._pools_of: Final[dict[str, list[tuple[str, list[Pool]]]]] = {}  # node → by model, the pools it is in
+        self._places: Final[dict[str, _Place]] = {}
+
+    @property
+    def scheme(self) -> Scheme:
+        """How `place` chooses."""
+        return self._scheme
+
+    @scheme.setter
+    def scheme(self, scheme: Scheme) -> None:
+        old, self._scheme = self._scheme, scheme
+        if scheme == old:
+            return
+        if (scheme.topology, scheme.cpus_per_device) != (old.topology, old.cpus_per_device):
+            self._index_anew()
+        if scheme.rule != "fragmentation" or not scheme.mix:
+            self.fragmentation = None
+        elif self.fragmentation is None or scheme.mix != old.mix:
+            self.fragmentation = Fragmentation(scheme.mix, self._places)
 
     def set_node(self, name: str, inventory: Inventory) -> NodeRoom:
         """Put a node, with nothing claimed and not available, in place of what was known under its name."""
@@ -175,38 +248,58 @@ class Capacity:
             self.largest = max(self.largest, room.most_of_a_model)
         else:
             self.largest = max(room.most_of_a_model for room in self.rooms.values())
-        for model in room.idle:
-            _add(self.models, model, Pool("*", model))
-            _add(self.pools, (model, inventory.fabric), Pool(inventory.fabric, model))
+        self._assign(name, room)
         return room
+
+    def _assign(self, name: str, room: NodeRoom) -> None:
+        """Find the pools that a node is in, or make them."""
+        fabric, labels = room.inventory.fabric, room.inventory.labels
+        found = self._pools_of[name] = []
+        for model in room.idle:
+            pools = [
+                _add(self.models, model, Pool(model, "*")),
+                _add(self.pools, (model, fabric), Pool(model, fabric)),
+            ]
+            for label in self._scheme.topology:
+                value = labels.get(label)
+                if value is not None:
+                    domains = self.domains.setdefault(label, {})
+                    pools.append(_add(domains, (model, fabric, value), Pool(model, fabric, f"{label}={value}")))
+            found.append((model, pools))
+
+    def _index_anew(self) -> None:
+        available = [name for name, room in self.rooms.items() if room.available]
+        for name in available:
+            self._unshelve(name)
+        self.domains.clear()
+        for name, room in self.rooms.items():
+            self._assign(name, room)
+        for name in available:
+            self._shelve(name, self.rooms[name])
 
     def set_available(self, name: str, *, available: bool) -> None:
         """Let a node take new work, or not."""
         room = self.rooms.get(name)
         if room is None or room.available == available:
             return
+        room.available = available
         if available:
-            room.available = True
             self._shelve(name, room)
         else:
-            self._unshelve(name, room)
-            room.available = False
+            self._unshelve(name)
 
     def take(self, share: Share, demand: Demand) -> None:
-        """Claim a worker's share of a node."""
+        """Claim a worker's share of a node that takes new work."""
         room = self.rooms[share.node]
-        if room.available:
-            self._unshelve(share.node, room)
-            room.claim(share, demand)
-            self._shelve(share.node, room)
-        else:
-            room.claim(share, demand)
+        self._unshelve(share.node)
+        room.claim(share, demand)
+        self._shelve(share.node, room)
 
     def give(self, share: Share, demand: Demand) -> None:
         """Put a worker's share back: the exact inverse of `take`."""
         room = self.rooms[share.node]
         if room.available:
-            self._unshelve(share.node, room)
+            self._unshelve(share.node)
             room.unclaim(share, demand)
             self._shelve(share.node, room)
         else:
@@ -232,25 +325,34 @@ class Capacity:
         """Put a view of a node in place of the one at hand, which is given back."""
         old = self.rooms[name]
         if old.available:
-            self._unshelve(name, old)
+            self._unshelve(name)
             self._shelve(name, room)
             room.available = True
         self.rooms[name] = room
         return old
 
     def _shelve(self, name: str, room: NodeRoom) -> None:
-        fabric = room.inventory.fabric
-        for model, idle in room.idle.items():
-            self.models[model].put(name, len(idle))
-            self.pools[model, fabric].put(name, len(idle))
+        left = sum(room.device_compute) * self._scheme.cpus_per_device + room.cpus * WHOLE_COMPUTE
+        entry = (left, name)
+        heights = tuple([(len(idle), step_of(room.sharing(model))) for model, idle in room.idle.items()])
+        for (_, pools), height in zip(self._pools_of[name], heights, strict=True):
+            for pool in pools:
+                pool.put(height, entry)
         insort(self.by_cpus, (room.cpus, name))
+        insort(self.by_left, entry)
+        self._places[name] = _Place(entry, room.cpus, heights)
+        if self.fragmentation is not None:
+            self.fragmentation.stale.add(name)
 
-    def _unshelve(self, name: str, room: NodeRoom) -> None:
-        fabric = room.inventory.fabric
-        for model, idle in room.idle.items():
-            self.models[model].take(name, len(idle))
-            self.pools[model, fabric].take(name, len(idle))
-        del self.by_cpus[bisect_left(self.by_cpus, (room.cpus, name))]
+    def _unshelve(self, name: str) -> None:
+        entry, cpus, heights = self._places.pop(name)
+        for (_, pools), height in zip(self._pools_of[name], heights, strict=True):
+            for pool in pools:
+                pool.take(height, entry)
+        del self.by_cpus[bisect_left(self.by_cpus, (cpus, name))]
+        del self.by_left[bisect_left(self.by_left, entry)]
+        if self.fragmentation is not None:
+            self.fragmentation.stale.add(name)
 
     def free_port(self, node: str, job: int) -> int:
         """A rendezvous port of the node's range that no live attempt holds at its address (0 = none is left). The
@@ -278,13 +380,14 @@ class Capacity:
             held.discard(port)
 
 
-_Key = TypeVar("_Key", str, tuple[str, str])
+_Key = TypeVar("_Key", str, tuple[str, str], tuple[str, str, str])
 
 
-def _add(pools: dict[_Key, Pool], key: _Key, pool: Pool) -> None:
-    """Add a pool under a new key, keeping the keys in order."""
+def _add(pools: dict[_Key, Pool], key: _Key, pool: Pool) -> Pool:
+    """The pool of a key, put there if the key is new; the keys stay in order."""
     if key not in pools:
         pools[key] = pool
         in_order = sorted(pools.items(), key=lambda item: item[0])
         pools.clear()
         pools.update(in_order)
+    return pools[key]

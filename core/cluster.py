@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from muster.core.capacity import Capacity, NodeRoom, Share
 from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.lines import Lines
+from muster.core.placement import place
 from muster.core.queues import NOTHING, Queue, Tree, Vector, plus
 from muster.core.resources import Demand, demand_of
 from muster.core.schedule import SECOND_NS, Schedule
@@ -51,13 +52,12 @@ class Cluster:
         self.silent: Final[set[str]] = set()  # suspect nodes whose lease is running out
         self.with_strays: Final[set[str]] = set()
         self.excluding: Final[set[int]] = set()  # waiting jobs that some node has refused
-        self.hopeless: Final[dict[int, int]] = {}  # job → hardware version on which it cannot be placed
         self.keys: Final[dict[tuple[str, str], int]] = {(key.user, key.key): key.job for key in state.keys}
-        self.hardware_version = 0
         self.settled_until: int | None = None  # nothing can be placed before; None = something may
         self._demands: Final[dict[int, Demand]] = {}
         self._shapes: Final[dict[Demand, int]] = {}
         self._shape_of: Final[dict[int, int]] = {}
+        self._placeable: Final[dict[int, bool]] = {}  # shape → whether the hardware could hold it
         for node in state.nodes.values():
             self.index_node(node)
         for job in state.jobs.values():
@@ -102,6 +102,14 @@ class Cluster:
             shape = self._shape_of[job.id] = self._shapes.setdefault(self.demand(job), len(self._shapes))
         return shape
 
+    def could_hold(self, job: Job) -> bool:
+        """Whether the cluster's nodes, with nothing running, could hold a job."""
+        shape = self.shape(job)
+        known = self._placeable.get(shape)
+        if known is None:
+            known = self._placeable[shape] = place(self.hardware, self.demand(job)) is not None
+        return known
+
     def enqueue(self, job: Job) -> None:
         """Put a job among those that wait."""
         if job.excluded:
@@ -112,17 +120,19 @@ class Cluster:
     def dequeue(self, job: Job) -> None:
         """Take a job from those that wait."""
         self.lines.remove(job)
-        self.hopeless.pop(job.id, None)
         self.excluding.discard(job.id)
         self.settled_until = None
 
     def forget(self, job: int) -> None:
         """Drop what is kept beside an ended job's state."""
         self._demands.pop(job, None)
+        if self._ledger is not None:
+            self._ledger.forget(job)
         self._shape_of.pop(job, None)
         if len(self._shapes) > 4 * len(self._shape_of) + 1000:
             self._shapes.clear()
             self._shape_of.clear()
+            self._placeable.clear()
 
     def close(self, job: Job) -> None:
         """Drop an ended job from the pass's work lists."""
@@ -337,7 +347,7 @@ class Cluster:
         self.hardware.set_node(node.name, node.inventory)
         self.hardware.set_available(node.name, available=True)
         self.healthy.set_node(node.name, node.inventory)
-        self.hardware_version += 1
+        self._placeable.clear()
         self._stale.add(node.name)
         self.review_node(node)
 

@@ -48,9 +48,20 @@ class Ledger:
         self.all_leaving: Vector = NOTHING
         self.outside: Final[list[list[int]]] = [[0, 0] for _ in tree.lanes]  # of each lane: held, leaving
         self.large: Final = [0, 0]  # of jobs that no lane admits
+        self._claimants: Final[dict[int, Claimant]] = {}
 
     def claimant(self, job: Job) -> Claimant:
         """A job in the ledger's terms. Raises KeyError for a queue that is not there."""
+        known = self._claimants.get(job.id)
+        if known is None:
+            known = self._claimants[job.id] = self._claimant(job)
+        return known
+
+    def forget(self, job: int) -> None:
+        """An ended job has left the state."""
+        self._claimants.pop(job, None)
+
+    def _claimant(self, job: Job) -> Claimant:
         queue = self.tree.queues[job.spec.queue]
         urgent = tuple(
             each.path for each in queue.upwards() if each.urgent_bound != UNBOUNDED and job.priority >= each.urgent_from

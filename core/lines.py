@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from muster.core.order import SortKey, order_of, sort_key
@@ -34,21 +35,22 @@ class Line:
         return _delete(self.keys, key)
 
     def walk(self, score: Callable[[str], int]) -> Iterator[int]:
-        """The jobs in order. Under `fair` the next one is always of the user whose score is smallest when it is asked
-        for (ties: whose job has waited longer)."""
+        """The jobs in order. Under `fair` the next one is of the user whose score is smallest (ties: whose job has
+        waited longer); a user's score is asked for again after each of the user's jobs."""
         if self.order != "fair":
             for key in self.keys:
                 yield key[-1]
             return
-        places = dict.fromkeys(self.users, 0)
-        while places:
-            user = min(places, key=lambda name: (score(name), self.users[name][places[name]]))
-            keys, place = self.users[user], places[user]
-            if place + 1 < len(keys):
-                places[user] = place + 1
+        turns = [(score(user), keys[0], user, 0) for user, keys in self.users.items()]
+        heapify(turns)
+        while turns:
+            _, key, user, place = turns[0]
+            yield key[-1]
+            keys = self.users[user]
+            if place + 1 < len(keys):  # nobody else's score has changed since
+                heapreplace(turns, (score(user), keys[place + 1], user, place + 1))
             else:
-                del places[user]
-            yield keys[place][-1]
+                heappop(turns)
 
 
 class Lines:
