@@ -6,7 +6,7 @@ import msgspec
 
 from muster.api.times import rfc3339_or_none
 from muster.core.cluster import Cluster
-from muster.core.queues import ENDLESS, NOTHING, Queue
+from muster.core.queues import ENDLESS, NOTHING, Queue, Tree
 from muster.core.state import State
 from muster.events.policy import OrderName, Policy, Portion, QueueSpec
 
@@ -65,25 +65,33 @@ class _Counts:
 
 
 def queue_rows(cluster: Cluster) -> list[QueueRow]:
-    """All queues, each before those below it."""
-    ledger = cluster.ledger()
+    """All queues, each before those below it. What waits is counted by lines, not by jobs."""
+    state, ledger = cluster.state, cluster.ledger()
     tree = ledger.tree
     counts = {path: _Counts() for path in tree.queues}
-    for job in cluster.state.jobs.values():
-        attempt = job.attempt
-        live = cluster.is_live(job)
-        if (not live and job.phase != "PENDING") or job.spec.queue not in tree.queues:
-            continue
-        held = 0
-        if live and attempt is not None:
-            devices = sum(len(worker.devices) for worker in attempt.workers if worker.phase != "gone")
-            held = devices * cluster.demand(job).compute
-        for queue in tree.queues[job.spec.queue].upwards():
-            count = counts[queue.path]
-            count.running += live
-            count.pending += not live
-            count.held_milli += held
+    for path, line in cluster.lines.by_queue.items():
+        _count(counts, tree, path, pending=len(line.keys))
+    for job_id in state.rooms:
+        _count(counts, tree, state.jobs[job_id].spec.queue, pending=1)
+    held: dict[int, int] = dict.fromkeys(cluster.to_judge, 0)
+    for workers in cluster.workers_on.values():
+        for (job_id, _), worker in workers.items():
+            devices_milli = len(worker.devices) * cluster.demand(state.jobs[job_id]).compute
+            held[job_id] = held.get(job_id, 0) + devices_milli
+    for job_id, devices_milli in held.items():
+        _count(counts, tree, state.jobs[job_id].spec.queue, running=1, held_milli=devices_milli)
     return [_row(queue, counts[path], tree.share_ppm(ledger.staying(queue))) for path, queue in tree.queues.items()]
+
+
+def _count(
+    counts: dict[str, _Counts], tree: Tree, path: str, *, running: int = 0, pending: int = 0, held_milli: int = 0
+) -> None:
+    if path in tree.queues:
+        for queue in tree.queues[path].upwards():
+            count = counts[queue.path]
+            count.running += running
+            count.pending += pending
+            count.held_milli += held_milli
 
 
 def _row(queue: Queue, counts: _Counts, share_ppm: int) -> QueueRow:

@@ -60,7 +60,7 @@ async def put_queue(request: web.Request) -> web.Response:
         wanted = check_queue(await read_json(request), request.match_info["path"])
     except SpecError as error:
         raise not_right(error, "this is no queue that Muster can make", "invalid_queues") from error
-    changed = await set_queues(service, [wanted], user, lambda _, field: f"/{field}")
+    changed = await set_queues(service, [wanted], user, lambda _, field: f"/{field}" if field else "")
     return answer(changed, changed.sequence)
 
 

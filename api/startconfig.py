@@ -15,6 +15,7 @@ from muster.api.service import Service
 from muster.core.conversion import Problem, SpecError
 from muster.core.policy_check import check_policy, check_queues, tree_problems
 from muster.events.policy import Policy, QueueSpec
+from muster.projections.follower import FollowerStoppedError
 
 
 class StartConfig(NamedTuple):
@@ -68,6 +69,7 @@ def _place(pointer: str, places: dict[str, int]) -> str:
 async def apply_start_config(service: Service, config: StartConfig) -> None:
     """Apply it, and say what it changed. Raises StartError where the log has what it cannot go with."""
     try:
+        await service.follower.changed(await service.log.last_sequence() - 1)  # a long log takes its time
         if config.queues:
             changed = await set_queues(service, config.queues, config.user, lambda queue, field: f"{queue} {field}")
             for word in ("made", "changed"):
@@ -79,3 +81,5 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
         details = [each.detail for each in error.view.errors] or [error.view.detail]
         message = f"{config.path} cannot be applied: {error.view.title}: {'; '.join(details)}"
         raise StartError(message, error.view.next_step) from error
+    except FollowerStoppedError as error:
+        raise StartError(str(error)) from error

@@ -164,6 +164,18 @@ async def test_queues_that_cannot_be(
     assert harness.log.entries == []
 
 
+async def test_more_queues_than_one_append_holds(harness: Harness, http: aiohttp.ClientSession) -> None:
+    many = [{"name": f"q{number}"} for number in range(901)]
+    assert (
+        "at most 900 can be changed at once" in (await pointers(http, "PUT", "/v1/queues", {"queues": many}))["/queues"]
+    )
+    assert len((await good(http, "PUT", "/v1/queues", {"queues": many[:900]}))["made"]) == 900
+    assert len((await good(http, "PUT", "/v1/queues", {"queues": many}))["unchanged"]) == 900
+    more = [{"name": f"r{number}"} for number in range(100)]
+    found = await pointers(http, "PUT", "/v1/queues", {"queues": more})
+    assert found == {"/queues": "1001 queues are more than 1000, which is the most"}
+
+
 async def test_a_new_queue_must_fit_those_that_are_there(harness: Harness, http: aiohttp.ClientSession) -> None:
     await good(http, "PUT", "/v1/queues/z", {"guarantee": "60%"})
     found = await pointers(http, "PUT", "/v1/queues/a", {"guarantee": "40.5%"})
