@@ -8,18 +8,15 @@ from aiohttp import web
 
 from muster.api.answers import answer
 from muster.api.clients import CLIENTS
+from muster.api.node_views import holders, jobs_on, node_page, node_view
 from muster.api.parameters import integer, job_id, seconds
 from muster.api.problems import bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
     JobPage,
     JobRow,
-    holders,
     job_row,
     job_view,
-    jobs_on,
-    node_page,
-    node_view,
     queue_view,
     state_view,
 )

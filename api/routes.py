@@ -9,14 +9,13 @@ from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.explaining import ExplainView
 from muster.api.http_types import Handler
 from muster.api.log_views import AuditView, EventPage
+from muster.api.node_views import NodePage, NodeView
 from muster.api.queue_views import PolicyView, QueueAnswer, QueuePage
 from muster.api.views import (
     Accepted,
     HealthView,
     JobPage,
     JobView,
-    NodePage,
-    NodeView,
     QueueView,
     StateView,
 )
