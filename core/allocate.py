@@ -24,8 +24,11 @@ from muster.core.state import Job
 
 Verdict = Literal["taken", "passed", "full"]
 
+BACKFILLED: Final = "; backfilled past job "
+"""What the reason of a start ends with where it passed a head, before that job's number."""
 
-class _OpenLine:
+
+class OpenLine:
     """A queue's line as a pass works through it. `depth` is how many jobs are still looked at (none is behind a head
     while `blocked_by` is 0)."""
 
@@ -66,17 +69,17 @@ class Allocator:
         self._cluster: Final = cluster
         self._policy: Final = cluster.state.policy
         self._preemptor: Final = Preemptor(draft)
-        self._lines: Final = {path: _OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
+        self.lines: Final = {path: OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
         self._open: Final[dict[str, int]] = {}  # queue → how many open lines are under it
         self._standings: Final[dict[str, tuple[int, int, str]]] = {}
         self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
         self._turn: str | None = None  # whose line it is until a share changes or the line is done
-        self._shadow: Shadow | None = None
+        self.shadow: Shadow | None = None
         self._asker: Asker | None = None  # whose shadow it is
-        self._holds: Final[dict[str, Hold]] = {}
-        self._strict = False  # whether a head waits and nothing may pass it
+        self.holds: Final[dict[str, Hold]] = {}
+        self.strict_for = 0  # the head that waits and that nothing may pass; 0 = none
         self._wake_at = ENDLESS
-        for path in self._lines:
+        for path in self.lines:
             for queue in draft.ledger.tree.queues[path].upwards():
                 self._open[queue.path] = self._open.get(queue.path, 0) + 1
 
@@ -89,19 +92,26 @@ class Allocator:
 
     def close(self) -> None:
         """Show the room as it is."""
-        if self._shadow is not None:
-            self._shadow.spare(wanted=False)
+        if self.shadow is not None:
+            self.shadow.spare(wanted=False)
 
     def run(self) -> None:
         """Work through the lines until all are done or the append is full."""
+        for _ in self.turns():
+            pass
+
+    def turns(self) -> Iterator[Job]:
+        """Work through the lines likewise, and give each job just before it is considered."""
         while (path := self._next_line()) is not None:
-            line = self._lines[path]
+            line = self.lines[path]
             job_id = next(line.jobs, None) if line.depth > 0 else None
             if job_id is None:
                 self._close_line(path)
                 continue
             line.depth -= 1
-            if self._consider(line, self._cluster.state.jobs[job_id]) == "full":
+            job = self._cluster.state.jobs[job_id]
+            yield job
+            if self._consider(line, job) == "full":
                 return
 
     # -- whose turn it is -----------------------------------------------------------------------------------------
@@ -121,7 +131,7 @@ class Allocator:
     def by_turn(self) -> Iterator[int]:
         """The jobs in the order in which they are looked at, each as if it had started before the next one."""
         while (path := self._next_line()) is not None:
-            job_id = next(self._lines[path].jobs, None)
+            job_id = next(self.lines[path].jobs, None)
             if job_id is None:
                 self._close_line(path)
                 continue
@@ -158,7 +168,7 @@ class Allocator:
 
     # -- one job --------------------------------------------------------------------------------------------------
 
-    def _consider(self, line: _OpenLine, job: Job) -> Verdict:
+    def _consider(self, line: OpenLine, job: Job) -> Verdict:
         cluster, draft = self._cluster, self._draft
         shape = cluster.shape(job)
         if line.blocked_by and not job.excluded and self._is_misfit(job, shape):
@@ -168,7 +178,7 @@ class Allocator:
             self._wake_at = min(self._wake_at, *(until for until in job.excluded.values() if until > draft.plan.now_at))
         asker = Asker(draft, job, excluded)
         obstacles = draft.ledger.obstacles(asker.claimant, asker.least)
-        if self._strict and self._beyond_share(asker):
+        if self.strict_for and self.beyond_share(asker):
             line.depth = 0  # nobody borrows what the head of another queue waits for
             return "passed"
         if not obstacles:
@@ -183,15 +193,15 @@ class Allocator:
         """Whether another job of this shape was found to have no place."""
         if (shape, False) in self._misfits:
             return True
-        shadow = self._shadow
+        shadow = self.shadow
         return shadow is not None and (shape, True) in self._misfits and not ends_in_time(self._draft, job, shadow.at)
 
-    def _try_start(self, line: _OpenLine, asker: Asker, shape: int) -> Verdict:
+    def _try_start(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         draft, job = self._draft, asker.job
         lasting = self._lasting(asker)
         if lasting is None:
             return "passed"
-        shadow = self._shadow
+        shadow = self.shadow
         if shadow is not None:
             shadow.spare(wanted=lasting)
         if not asker.excluded and (shape, lasting) in self._misfits:
@@ -206,7 +216,7 @@ class Allocator:
         if not draft.ledger.admits(asker.claimant, exact):
             return "passed"
         past = line.blocked_by or (shadow.job if shadow is not None else 0)
-        why = f"{found.why}; backfilled past job {past}" if past else found.why
+        why = f"{found.why}{BACKFILLED}{past}" if past else found.why
         if not draft.start(job, asker.claimant, found, port, why):
             return "full"
         if lasting and shadow is not None:
@@ -214,7 +224,7 @@ class Allocator:
         self._turn = None
         for queue in asker.claimant.queue.upwards():
             self._standings.pop(queue.path, None)
-            hold = self._holds.get(queue.path)
+            hold = self.holds.get(queue.path)
             if hold is not None and not ends_in_time(draft, job, hold.at):
                 hold.note(asker.claimant, exact)
         return "taken"
@@ -222,9 +232,9 @@ class Allocator:
     def _lasting(self, asker: Asker) -> bool | None:
         """Whether a job may still run when a reservation begins, so that it must leave it alone; None where it would
         stand in the way of one on a limit."""
-        draft, shadow = self._draft, self._shadow
+        draft, shadow = self._draft, self.shadow
         for queue in asker.claimant.queue.upwards():
-            hold = self._holds.get(queue.path)
+            hold = self.holds.get(queue.path)
             if hold is None or ends_in_time(draft, asker.job, hold.at):
                 continue
             if hold.bars(asker.claimant, asker.least):
@@ -233,10 +243,10 @@ class Allocator:
             return False
         return None if shadow.bars(asker.claimant, asker.least) else True
 
-    def _make_room_or_block(self, line: _OpenLine, asker: Asker, obstacles: list[Obstacle]) -> Verdict:
+    def _make_room_or_block(self, line: OpenLine, asker: Asker, obstacles: list[Obstacle]) -> Verdict:
         draft, job = self._draft, asker.job
-        if self._shadow is not None:
-            self._shadow.spare(wanted=False)
+        if self.shadow is not None:
+            self.shadow.spare(wanted=False)
         made = self._preemptor.make_room(asker, f"for job {job.id} of {job.spec.queue}")
         if made is False:
             return "full"
@@ -248,26 +258,26 @@ class Allocator:
         line.blocked_by = job.id
         if self._policy.backfill.mode == "none":
             line.depth = 0
-            self._strict = True
+            self.strict_for = self.strict_for or job.id
             return "passed"
         line.depth = self._policy.backfill.depth
         limits = [obstacle.name for obstacle in obstacles if obstacle.kind == "queue_limit"]
         if limits:
             queue = draft.ledger.tree.queues[limits[-1]]
-            if queue.path not in self._holds:
-                self._holds[queue.path] = hold_limit(draft, asker, queue)
-        elif self._shadow is None:
+            if queue.path not in self.holds:
+                self.holds[queue.path] = hold_limit(draft, asker, queue)
+        elif self.shadow is None:
             self._asker = asker
-            self._shadow = cast_shadow(draft, asker)
+            self.shadow = cast_shadow(draft, asker)
         return "passed"
 
     def _renew_shadow(self) -> None:
         """Room was reserved where the head was to start, perhaps: look again where that is."""
-        if self._shadow is not None and self._asker is not None:
-            self._shadow = cast_shadow(self._draft, self._asker)
+        if self.shadow is not None and self._asker is not None:
+            self.shadow = cast_shadow(self._draft, self._asker)
             self._misfits.difference_update([misfit for misfit in self._misfits if misfit[1]])
 
-    def _beyond_share(self, asker: Asker) -> bool:
+    def beyond_share(self, asker: Asker) -> bool:
         """Whether a job would bring its queue, or one that it is in, above its share."""
         ledger = self._draft.ledger
         return any(
