@@ -42,8 +42,8 @@ class Preemptor:
         the append is full."""
         if self._policy.mode == "none":
             return None
-        branch = self._claiming_branch(asker)
-        lenders = self._borrowers(branch) if branch is not None else []
+        branch = self.claiming_branch(asker)
+        lenders = self.borrowers(branch) if branch is not None else []
         own = self._own(asker)
         draft = self._draft
         if not (own or lenders) or place(draft.cluster.healthy, asker.demand, asker.excluded) is None:
@@ -76,7 +76,7 @@ class Preemptor:
             return []
         return [candidate for candidate in self._of_queue(queue) if candidate[0] < priority]
 
-    def _claiming_branch(self, asker: Asker) -> Queue | None:
+    def claiming_branch(self, asker: Asker) -> Queue | None:
         """The nearest queue upwards that is guaranteed what it would then hold, and may take it back."""
         ledger = self._draft.ledger
         for queue in asker.claimant.queue.upwards():
@@ -103,7 +103,7 @@ class Preemptor:
                 awaited = plus(awaited, other.least)
         return awaited == NOTHING or within(plus(awaited, asker.least), queue.step)
 
-    def _borrowers(self, branch: Queue) -> list[str]:
+    def borrowers(self, branch: Queue) -> list[str]:
         """The leaf queues beside a branch that hold more than their guarantee, as do all that they are in up to it."""
         ledger = self._draft.ledger
         assert branch.parent is not None

@@ -85,6 +85,8 @@ class Attempt(msgspec.Struct, gc=False):
     counted: bool = True  # whether the try counts against the limit
     exit_code: int | None = None  # of the worker that failed first
     over: bool = False  # every worker is gone and the cause may be retried: a pass decides
+    made_room: list[AllocationRef] = []  # the attempts that were stopped so that it got its place
+    stopped_for: int = 0  # the job for which it was stopped; 0 = for none
 
     def awaits_start(self) -> bool:
         """Whether a worker has not been reported yet."""
@@ -102,9 +104,10 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Job(msgspec.Struct, gc=False):
-    """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those that
-    had to make room. `since` and `since_at` are since when it waits, for its place in the queue: a job whose time ran
-    out waits anew, one stopped for others does not, and the time in which it ran is no time of waiting."""
+    """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those
+    that had to make room, `timeouts` those that ran for their whole time. `since` and `since_at` are since when it
+    waits, for its place in the queue: a job whose time ran out waits anew, one stopped for others does not, and the
+    time in which it ran is no time of waiting."""
 
     id: int
     user: str
@@ -117,6 +120,7 @@ class Job(msgspec.Struct, gc=False):
     attempts: int = 0
     tries: int = 0
     preemptions: int = 0
+    timeouts: int = 0
     attempt: Attempt | None = None  # the live one, or the last one where the job has ended
     exit_code: int | None = None
     reason: str = ""  # why it ended or waits, in words

@@ -72,6 +72,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         event.why,
     )
     if job.id in state.rooms:
+        attempt.made_room = state.rooms[job.id].victims
         cluster.unreserve(job)
     if job.phase == "PENDING":
         cluster.dequeue(job)
@@ -158,7 +159,10 @@ def job_preempted(cluster: Cluster, event: t.JobPreempted) -> str | None:
     """An attempt is being stopped for another job; the try does not count."""
     refusal = _stop_for(cluster, event, "preempted", f"stopped for job {event.beneficiary} ({event.cause})")
     if refusal is None:
-        cluster.state.jobs[event.job].preemptions += 1
+        job = cluster.state.jobs[event.job]
+        job.preemptions += 1
+        if job.attempt is not None and job.attempt.stop == "preempted":
+            job.attempt.stopped_for = job.attempt.stopped_for or event.beneficiary
     return refusal
 
 
@@ -166,7 +170,10 @@ def job_timed_out(cluster: Cluster, event: t.JobTimedOut) -> str | None:
     """An attempt's time is over."""
     job = cluster.state.jobs.get(event.job)
     limit = job.spec.limits.time_limit if job is not None else None
-    return _stop_for(cluster, event, "timed_out", f"its time limit of {limit} s is over")
+    refusal = _stop_for(cluster, event, "timed_out", f"its time limit of {limit} s is over")
+    if refusal is None and job is not None:
+        job.timeouts += 1
+    return refusal
 
 
 def _stop_for(cluster: Cluster, event: t.JobPreempted | t.JobTimedOut, cause: t.StopCause, reason: str) -> str | None:
