@@ -7,9 +7,11 @@ claims and can be rebuilt at any time; nothing of it is stored.
 """
 
 from bisect import bisect_left, insort
-from typing import Final, NamedTuple, TypeVar
+from collections import Counter
+from typing import Final, NamedTuple
 
 from muster.core.fragmentation import Fragmentation
+from muster.core.pools import Entry, Height, Pool, pool_under, step_of
 from muster.core.resources import Demand
 from muster.core.scheme import Scheme
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
@@ -141,62 +143,6 @@ class NodeRoom:
         return room
 
 
-Entry = tuple[int, str]
-"""A node on a shelf: what is left of it, and its name."""
-
-Height = tuple[int, int]
-"""Which shelf: idle devices, and the step of the emptiest device in use (0 = no device in use has anything left)."""
-
-STEP: Final = 100
-
-
-def step_of(compute: int) -> int:
-    """The step of so much compute left, in thousandths."""
-    return compute // STEP + 1 if compute else 0
-
-
-class Pool:
-    """The available nodes that have devices of one model: all of them (`fabric` "*"), those of one fabric, or those of
-    one fabric with one value of a topology label (`domain`, as ``label=value``)."""
-
-    __slots__ = ("domain", "fabric", "idle_devices", "model", "shelves")
-
-    def __init__(self, model: str, fabric: str, domain: str = "") -> None:
-        self.model = model
-        self.fabric = fabric
-        self.domain = domain
-        self.shelves: Final[dict[Height, list[Entry]]] = {}  # none is empty
-        self.idle_devices = 0
-
-    def put(self, height: Height, entry: Entry) -> None:
-        """Put a node on its shelf."""
-        shelf = self.shelves.get(height)
-        if shelf is None:
-            self.shelves[height] = [entry]
-        else:
-            insort(shelf, entry)
-        self.idle_devices += height[0]
-
-    def take(self, height: Height, entry: Entry) -> None:
-        """Take a node from its shelf."""
-        shelf = self.shelves[height]
-        del shelf[bisect_left(shelf, entry)]
-        if not shelf:
-            del self.shelves[height]
-        self.idle_devices -= height[0]
-
-    def heights(self, devices: int, compute: int) -> list[Height]:
-        """The shelves whose nodes may have room for so many devices with so much compute each, lowest first."""
-        if compute == WHOLE_COMPUTE:
-            return sorted(height for height in self.shelves if height[0] >= devices)
-        step = step_of(compute)
-        return sorted(height for height in self.shelves if height[0] >= devices or height[1] >= step)
-
-    def count(self, devices: int) -> int:
-        """How many nodes have so many idle devices."""
-        return sum(len(shelf) for height, shelf in self.shelves.items() if height[0] >= devices)
-
-
 class _Place(NamedTuple):
     """Where an available node stands in the indexes."""
 
@@ -219,7 +165,7 @@ class Capacity:
         self.ports: Final[dict[str, set[int]]] = {}
         self.fragmentation: Fragmentation | None = None  # where that rule is in force and work is expected
         self._scheme = Scheme()
-        self._pools_of: Final[dict[str, list[tuple[str, list[Pool]]]]] = {}  # node → by model, the pools it is in
+        self._pools_of: Final[dict[str, list[tuple[int, list[Pool]]]]] = {}  # node → by model, its devices and pools
         self._places: Final[dict[str, _Place]] = {}
 
     @property
@@ -255,17 +201,17 @@ class Capacity:
         """Find the pools that a node is in, or make them."""
         fabric, labels = room.inventory.fabric, room.inventory.labels
         found = self._pools_of[name] = []
-        for model in room.idle:
+        for model, devices in Counter(device.model for device in room.inventory.devices).items():
             pools = [
-                _add(self.models, model, Pool(model, "*")),
-                _add(self.pools, (model, fabric), Pool(model, fabric)),
+                pool_under(self.models, model, Pool(model, "*")),
+                pool_under(self.pools, (model, fabric), Pool(model, fabric)),
             ]
             for label in self._scheme.topology:
                 value = labels.get(label)
                 if value is not None:
                     domains = self.domains.setdefault(label, {})
-                    pools.append(_add(domains, (model, fabric, value), Pool(model, fabric, f"{label}={value}")))
-            found.append((model, pools))
+                    pools.append(pool_under(domains, (model, fabric, value), Pool(model, fabric, f"{label}={value}")))
+            found.append((devices, pools))
 
     def _index_anew(self) -> None:
         available = [name for name, room in self.rooms.items() if room.available]
@@ -335,9 +281,9 @@ class Capacity:
         left = sum(room.device_compute) * self._scheme.cpus_per_device + room.cpus * WHOLE_COMPUTE
         entry = (left, name)
         heights = tuple([(len(idle), step_of(room.sharing(model))) for model, idle in room.idle.items()])
-        for (_, pools), height in zip(self._pools_of[name], heights, strict=True):
+        for (devices, pools), height in zip(self._pools_of[name], heights, strict=True):
             for pool in pools:
-                pool.put(height, entry)
+                pool.put(height, entry, devices)
         insort(self.by_cpus, (room.cpus, name))
         insort(self.by_left, entry)
         self._places[name] = _Place(entry, room.cpus, heights)
@@ -346,9 +292,9 @@ class Capacity:
 
     def _unshelve(self, name: str) -> None:
         entry, cpus, heights = self._places.pop(name)
-        for (_, pools), height in zip(self._pools_of[name], heights, strict=True):
+        for (devices, pools), height in zip(self._pools_of[name], heights, strict=True):
             for pool in pools:
-                pool.take(height, entry)
+                pool.take(height, entry, devices)
         del self.by_cpus[bisect_left(self.by_cpus, (cpus, name))]
         del self.by_left[bisect_left(self.by_left, entry)]
         if self.fragmentation is not None:
@@ -378,16 +324,3 @@ class Capacity:
         held = self.ports.get(address)
         if held is not None:
             held.discard(port)
-
-
-_Key = TypeVar("_Key", str, tuple[str, str], tuple[str, str, str])
-
-
-def _add(pools: dict[_Key, Pool], key: _Key, pool: Pool) -> Pool:
-    """The pool of a key, put there if the key is new; the keys stay in order."""
-    if key not in pools:
-        pools[key] = pool
-        in_order = sorted(pools.items(), key=lambda item: item[0])
-        pools.clear()
-        pools.update(in_order)
-    return pools[key]

@@ -91,13 +91,13 @@ def _check_indexes(cluster: Cluster) -> None:
     built_workers = {name: set(workers) for name, workers in fresh.workers_on.items() if workers}
     assert kept_workers == built_workers, f"{where}: workers by node"
     kept_room, built_room = cluster.room(), fresh.room()
-    assert kept_room.by_cpus == built_room.by_cpus, f"{where}: free CPUs by node"
+    for name in ("by_cpus", "by_left", "largest"):
+        assert getattr(kept_room, name) == getattr(built_room, name), f"{where}: {name} of the room"
     kept_ports = {address: ports for address, ports in kept_room.ports.items() if ports}
     assert kept_ports == {address: ports for address, ports in built_room.ports.items() if ports}, f"{where}: ports"
     for key, pool in kept_room.pools.items():
         built_pool = built_room.pools.get(key)
-        shelves = [shelf for shelf in pool.shelves if shelf]
-        assert shelves == ([shelf for shelf in built_pool.shelves if shelf] if built_pool else []), f"{where}: {key}"
+        assert pool.shelves == (built_pool.shelves if built_pool else {}), f"{where}: {key}"
 
 
 def _clean(sums: object) -> object:

@@ -1,252 +1,174 @@
-"""Where a gang goes: best fit, all or none.
+"""Where a job goes, all or none, by the rule of `Capacity.scheme`. What one rule can place, all can.
 
-Rules, in order. One node where one will do: the node with the fewest idle devices that still fits (ties: model, then
-node name). Several nodes: one model, on one named fabric unless the job waives the link; as few nodes
-as can be; an even split where one exists on that number of nodes. Inside a node: devices already shared first
-(for shares), then the lowest numbers.
+One node where one will do, chosen by the rule; a gang over several nodes by `muster.core.gangs` under every rule.
+
+- `best-fit`: the node of which least is left, devices and CPUs weighed together (ties: model, then node name); on a
+  node, for shares, devices in use first, fullest first; then the lowest numbers.
+- `spread`: the node with the most idle devices, then of which most is left (ties: model, then node name); on a node the
+  emptiest devices, then the lowest numbers.
+- `fragmentation`: the node and the devices where expected fragmentation grows least (ties: node name, then the fullest
+  device). While no work is expected it is `best-fit`.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Final, NamedTuple
 
-from muster.core.capacity import Capacity, NodeRoom, Pool, Share
+from muster.core.capacity import Capacity, Share
+from muster.core.fragmentation import Fragmentation
+from muster.core.gangs import Allotment, admits, fitness, models_of, place_on_several, share_of
+from muster.core.pools import Entry, Pool
 from muster.core.resources import Demand
 
+__all__ = ["RULE", "Allotment", "admits", "place"]
+
 RULE: Final = "best-fit"
-
-
-class Allotment(NamedTuple):
-    """The shares of a gang in order of rank, and the rule that chose them, in words."""
-
-    shares: list[Share]
-    why: str
+"""The rule where none is named."""
 
 
 def place(capacity: Capacity, demand: Demand, excluded: frozenset[str] = frozenset()) -> Allotment | None:
     """Where the demand goes now, or None where it does not fit."""
-    if not demand.gpus:
-        return _place_without_devices(capacity, demand, excluded)
-    nodes = demand.nodes
-    if isinstance(nodes, int) and nodes > 1:
-        return _place_on_several(capacity, demand, excluded)
-    one_must_do = nodes == 1 or (nodes is None and demand.gpus <= capacity.largest)
-    single = _place_on_one(capacity, demand, excluded) if demand.gpus <= capacity.largest else None
-    return single if single is not None or one_must_do else _place_on_several(capacity, demand, excluded)
-
-
-def admits(room: NodeRoom, name: str, demand: Demand, excluded: frozenset[str]) -> bool:
-    """Whether the job's constraints let a node be used."""
-    if name in excluded or (demand.node_names and name not in demand.node_names):
-        return False
-    if demand.labels:
-        labels = room.inventory.labels
-        return all(labels.get(label) == value for label, value in demand.labels)
-    return True
-
-
-def _of_models(pools: Iterable[Pool], demand: Demand) -> Iterable[Pool]:
-    return [pool for pool in pools if pool.model in demand.models] if demand.models else pools
-
-
-def _candidates(
-    capacity: Capacity, pool: Pool, demand: Demand, excluded: frozenset[str], devices: int, workers: int
-) -> Iterator[str]:
-    """The nodes of a pool that can take `devices` devices of a gang, fullest first, then by name."""
-    cpus, memory_mib = demand.host_share(devices, workers)
-    rooms = capacity.rooms
-    plain = not (excluded or demand.constrained)
-    whole = demand.exclusive and demand.device_memory_mib == 0
-    first = devices if demand.exclusive else 0
-    for shelf in pool.shelves[first:]:
-        for name in shelf:
-            room = rooms[name]
-            if not room.fits_host(cpus, memory_mib) or not (plain or admits(room, name, demand, excluded)):
-                continue
-            if whole or len(room.fitting(pool.model, demand)) >= devices:
-                yield name
-
-
-def _share(capacity: Capacity, pool: Pool, demand: Demand, name: str, devices: int, workers: int) -> Share:
-    chosen = capacity.rooms[name].fitting(pool.model, demand)[:devices]
-    return Share(name, tuple(sorted(chosen)), *demand.host_share(devices, workers))
+    if isinstance(demand.nodes, int) and demand.nodes > 1:
+        several = place_on_several if demand.gpus else _place_workers_without_devices
+        return several(capacity, demand, excluded)
+    if demand.gpus > capacity.largest:
+        return None if demand.nodes == 1 else place_on_several(capacity, demand, excluded)
+    single = _place_on_one(capacity, demand, excluded)
+    if single is not None or demand.nodes in (None, 1) or not demand.gpus:
+        return single
+    return place_on_several(capacity, demand, excluded)
 
 
 def _place_on_one(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
-    best: tuple[int, Pool, str] | None = None
-    for pool in _of_models(capacity.models.values(), demand):
-        name = next(_candidates(capacity, pool, demand, excluded, demand.gpus, 1), None)
-        if name is None:
-            continue
-        idle = len(capacity.rooms[name].idle[pool.model])
-        if best is None or idle < best[0]:
-            best = (idle, pool, name)
-            if idle == demand.gpus:
+    if capacity.fragmentation is not None:
+        return _place_by_fragmentation(capacity, capacity.fragmentation, demand, excluded)
+    if not demand.gpus:
+        return _place_without_devices(capacity, demand, excluded)
+    return _place_on_devices(capacity, demand, excluded)
+
+
+# -- best-fit and spread ----------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A node that fits: the least `rank` is the best."""
+
+    rank: tuple[int, int]
+    name: str
+    pool: Pool
+
+
+def _place_on_devices(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
+    spread = capacity.scheme.rule == "spread"
+    search = _most_idle if spread else _least_left
+    best: _Found | None = None
+    for pool in models_of(capacity.models.values(), demand):
+        found = search(capacity, pool, demand, excluded)
+        if found is not None and (best is None or found.rank < best.rank):
+            best = found
+    if best is None:
+        return None
+    room = capacity.rooms[best.name]
+    idle = len(room.idle[best.pool.model])
+    if not spread or demand.exclusive:
+        share = share_of(capacity, best.pool, demand, best.name, demand.gpus, 1)
+    else:
+        fitting = room.fitting(best.pool.model, demand)
+        fitting.sort(key=lambda index: (-room.device_compute[index], -room.device_memory_mib[index], index))
+        share = Share(best.name, tuple(sorted(fitting[: demand.gpus])), *demand.host_share(demand.gpus, 1))
+    return Allotment([share], f"{'spread' if spread else RULE}: {idle} idle on {best.name}")
+
+
+def _least_left(capacity: Capacity, pool: Pool, demand: Demand, excluded: frozenset[str]) -> _Found | None:
+    fits = fitness(capacity, pool, demand, excluded, demand.gpus, 1)
+    best: Entry | None = None
+    for height in pool.heights(demand.gpus, demand.compute):
+        for entry in pool.shelves[height]:
+            if best is not None and best < entry:
                 break
-    if best is None:
+            if fits(entry[1]):
+                best = entry
+                break
+    return None if best is None else _Found((best[0], 0), best[1], pool)
+
+
+def _most_idle(capacity: Capacity, pool: Pool, demand: Demand, excluded: frozenset[str]) -> _Found | None:
+    fits = fitness(capacity, pool, demand, excluded, demand.gpus, 1)
+    heights = reversed(pool.heights(demand.gpus, demand.compute))
+    for idle, shelves in groupby(heights, key=lambda height: height[0]):
+        first = [next((e for e in _most_left_first(pool.shelves[shelf]) if fits(e[1])), None) for shelf in shelves]
+        found = [(-left, name) for left, name in filter(None, first)]
+        if found:
+            less_left, name = min(found)
+            return _Found((-idle, less_left), name, pool)
+    return None
+
+
+def _most_left_first(shelf: list[Entry]) -> Iterator[Entry]:
+    """The nodes of a shelf, those of which most is left first, then by name."""
+    end = len(shelf)
+    while end:
+        start = bisect_left(shelf, (shelf[end - 1][0], ""))
+        yield from shelf[start:end]
+        end = start
+
+
+# -- fragmentation ----------------------------------------------------------------------------------------------------
+
+
+def _place_by_fragmentation(
+    capacity: Capacity, fragmentation: Fragmentation, demand: Demand, excluded: frozenset[str]
+) -> Allotment | None:
+    cpus, memory_mib = demand.host_share(demand.gpus, 1)
+    rooms = capacity.rooms
+
+    def may_use(name: str) -> bool:
+        return rooms[name].memory_mib >= memory_mib and admits(rooms[name], name, demand, excluded)
+
+    found = fragmentation.best(rooms, demand, may_use)
+    if found is None:
         return None
-    idle, pool, name = best
-    return Allotment([_share(capacity, pool, demand, name, demand.gpus, 1)], f"{RULE}: {idle} idle on {name}")
+    name, choice = found
+    devices = fragmentation.devices_of(rooms[name], choice)
+    return Allotment([Share(name, devices, cpus, memory_mib)], f"fragmentation: score {choice.score} on {name}")
 
 
-def _place_on_several(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
-    groups: dict[str, list[Pool]] = {}
-    for pool in _of_models(capacity.pools.values(), demand):
-        if not demand.linked:
-            groups.setdefault(pool.model, []).append(pool)
-        elif pool.fabric:
-            groups[f"{pool.model}\n{pool.fabric}"] = [pool]
-    best: list[tuple[str, Pool, int]] | None = None
-    for pools in groups.values():
-        split = _split(capacity, pools, demand, excluded)
-        if split is not None and (best is None or len(split) < len(best)):
-            best = split
-    if best is None:
-        return None
-    best.sort(key=lambda part: part[0])
-    shares = [_share(capacity, pool, demand, name, devices, len(best)) for name, pool, devices in best]
-    sizes = {devices for _, _, devices in best}
-    split_words = "an even split" if len(sizes) == 1 else "an uneven split"
-    fabric = f" on fabric {best[0][1].fabric}" if demand.linked else ""
-    return Allotment(shares, f"{RULE}: {split_words} over {len(best)} nodes{fabric}")
-
-
-Part = tuple[str, Pool, int]
-
-
-def _split(capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str]) -> list[Part] | None:
-    """A gang over the nodes of linked pools of one model: (node, pool, devices) each, or None."""
-    if demand.exclusive and sum(pool.idle_devices for pool in pools) < demand.gpus:
-        return None
-    if isinstance(demand.nodes, int):
-        return _split_over(capacity, pools, demand, excluded, demand.nodes)
-    if demand.nodes == "fewest":
-        return _split_whole_nodes(capacity, pools, demand, excluded)
-    roomiest = _roomiest(capacity, pools, demand, excluded)
-    count = len(roomiest)
-    if not count:
-        return None
-    if demand.gpus % count == 0:
-        even = _split_over(capacity, pools, demand, excluded, count)
-        if even is not None:
-            return even
-    return roomiest
-
-
-def _split_over(
-    capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str], count: int
-) -> list[Part] | None:
-    """Exactly `count` nodes, as even as can be; those with one device more are chosen first."""
-    base, larger = divmod(demand.gpus, count)
-    parts: list[Part] = []
-    taken: set[str] = set()
-    for devices, wanted in ((base + 1, larger), (base, count - larger)):
-        found = _best_fits(capacity, pools, demand, excluded, devices, wanted, count, taken) if wanted else []
-        if len(found) < wanted:
-            return None
-        parts += found
-    return parts
-
-
-def _split_whole_nodes(
-    capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str]
-) -> list[Part] | None:
-    """As many whole nodes as the gang fills, then the rest on one more."""
-    size = max(len(pool.shelves) - 1 for pool in pools)
-    whole, rest = divmod(demand.gpus, size)
-    count = whole + (1 if rest else 0)
-    taken: set[str] = set()
-    parts = _best_fits(capacity, pools, demand, excluded, size, whole, count, taken)
-    if len(parts) < whole:
-        return None
-    if rest:
-        last = _best_fits(capacity, pools, demand, excluded, rest, 1, count, taken)
-        if not last:
-            return None
-        parts += last
-    return parts
-
-
-def _best_fits(
-    capacity: Capacity,
-    pools: list[Pool],
-    demand: Demand,
-    excluded: frozenset[str],
-    devices: int,
-    wanted: int,
-    workers: int,
-    taken: set[str],
-) -> list[Part]:
-    """Up to `wanted` nodes not yet `taken` that have room for `devices`, fullest first; adds them to `taken`."""
-    found: list[Part] = []
-    for pool in pools:
-        fits = 0
-        for name in _candidates(capacity, pool, demand, excluded, devices, workers):
-            if name not in taken:
-                found.append((name, pool, devices))
-                fits += 1
-                if fits == wanted:
-                    break
-    if len(pools) > 1:
-        found.sort(key=lambda part: (len(capacity.rooms[part[0]].idle[part[1].model]), part[0]))
-    del found[wanted:]
-    taken.update(name for name, _, _ in found)
-    return found
-
-
-def _roomiest(capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str]) -> list[Part]:
-    """The smallest set of nodes that holds the gang: the roomiest first, the last one by best fit; [] = none."""
-    parts: list[Part] = []
-    left = demand.gpus
-    tallest = max(len(pool.shelves) for pool in pools)
-    for height in range(tallest - 1, -1, -1):
-        for pool in pools:
-            shelf = pool.shelves[height] if height < len(pool.shelves) else []
-            for name in shelf:
-                devices = min(_usable(capacity.rooms[name], name, pool, demand, excluded), left)
-                if devices:
-                    parts.append((name, pool, devices))
-                    left -= devices
-                if left == 0:
-                    return _last_by_best_fit(capacity, pools, demand, excluded, parts)
-    return []
-
-
-def _last_by_best_fit(
-    capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str], parts: list[Part]
-) -> list[Part]:
-    *others, last = parts
-    taken = {name for name, _, _ in others}
-    return others + (_best_fits(capacity, pools, demand, excluded, last[2], 1, len(parts), taken) or [last])
-
-
-def _usable(room: NodeRoom, name: str, pool: Pool, demand: Demand, excluded: frozenset[str]) -> int:
-    """How many devices of a gang a node can take, by devices, CPUs, host memory and constraints."""
-    if not admits(room, name, demand, excluded):
-        return 0
-    devices = len(room.fitting(pool.model, demand))
-    if demand.cpus:
-        devices = min(devices, room.cpus // demand.cpus)
-    if demand.memory_mib:
-        devices = min(devices, room.memory_mib // demand.memory_mib)
-    return max(devices, 0)
+# -- work without devices ---------------------------------------------------------------------------------------------
 
 
 def _place_without_devices(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
+    cpus, memory_mib = demand.host_share(0, 1)
+    spread = capacity.scheme.rule == "spread"
+    entries: Iterable[Entry] = _most_left_first(capacity.by_left) if spread else capacity.by_left
+    for _, name in _with_host_room(capacity, entries, cpus, memory_mib):
+        if admits(capacity.rooms[name], name, demand, excluded):
+            words = "spread: most left" if spread else f"{RULE}: least left"
+            return Allotment([Share(name, (), cpus, memory_mib)], f"{words} of {name}")
+    return None
+
+
+def _place_workers_without_devices(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
     workers = demand.nodes if isinstance(demand.nodes, int) else 1
     cpus, memory_mib = demand.host_share(0, workers)
     by_fabric: dict[str, list[str]] = {}
-    for index in range(bisect_left(capacity.by_cpus, (cpus, "")), len(capacity.by_cpus)):
-        name = capacity.by_cpus[index][1]
+    for _, name in _with_host_room(capacity, capacity.by_left, cpus, memory_mib):
         room = capacity.rooms[name]
-        if room.memory_mib < memory_mib or not admits(room, name, demand, excluded):
-            continue
-        fabric = room.inventory.fabric if demand.linked and workers > 1 else "*"
-        if not fabric:
+        fabric = room.inventory.fabric if demand.linked else "*"
+        if not fabric or not admits(room, name, demand, excluded):
             continue
         names = by_fabric.setdefault(fabric, [])
         names.append(name)
         if len(names) == workers:
             shares = [Share(name, (), cpus, memory_mib) for name in sorted(names)]
-            return Allotment(shares, f"{RULE}: fewest free CPUs")
+            return Allotment(shares, f"{RULE}: {workers} nodes of which least is left")
     return None
+
+
+def _with_host_room(capacity: Capacity, entries: Iterable[Entry], cpus: int, memory_mib: int) -> Iterator[Entry]:
+    if not capacity.by_cpus or capacity.by_cpus[-1][0] < cpus:
+        return
+    rooms = capacity.rooms
+    for entry in entries:
+        if rooms[entry[1]].fits_host(cpus, memory_mib):
+            yield entry
