@@ -15,6 +15,7 @@ from muster.core.placement import place
 from muster.core.queues import NOTHING, Queue, Tree, Vector, plus
 from muster.core.resources import Demand, demand_of
 from muster.core.schedule import SECOND_NS, Schedule
+from muster.core.scheme import Scheme, mix_of_submissions
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
@@ -43,6 +44,7 @@ class Cluster:
         self.workers_on: Final[dict[str, dict[tuple[int, int], Worker]]] = {}
         self.reserved_on: Final[dict[str, dict[int, Claim]]] = {}  # node → job → what is reserved for it there
         self._totals: Final[dict[str, Vector]] = {}  # what each node adds to the cluster
+        self._scheme_is_stale = True
         self._ledger: Ledger | None = None  # None = to be added up anew before it is looked at
         self._charges: Final[dict[tuple[int, int], tuple[Claimant, Vector]]] = {}  # of workers, as the ledger has them
         self.leaving: Final[set[int]] = set()  # jobs whose workers are being stopped
@@ -239,10 +241,16 @@ class Cluster:
         self._ledger = None
         self.settled_until = None
         self.lines.reorder()
-        self.refresh_scheme()
+        self._scheme_is_stale = True
 
-    def refresh_scheme(self) -> None:
-        """How nodes are chosen from now on."""
+    def note_kind(self) -> None:
+        """The mix of what is asked for has changed."""
+        self._scheme_is_stale = True
+
+    def _scheme(self) -> Scheme:
+        policy = self.state.policy
+        mix = mix_of_submissions(self.state.mix) if policy.placement == "fragmentation" else ()
+        return Scheme(policy.placement, tuple(policy.topology), mix)
 
     def queue_of(self, job: Job) -> Queue:
         """The queue a job is in."""
@@ -262,9 +270,9 @@ class Cluster:
         """What a reservation claims of each node."""
         demand = self.demand(self.state.jobs[room.job])
         claims = []
-        for place in room.placements:
-            cpus, memory_mib = demand.host_share(len(place.devices), len(room.placements))
-            claims.append((Share(place.node, tuple(place.devices), cpus, memory_mib), demand))
+        for each in room.placements:
+            cpus, memory_mib = demand.host_share(len(each.devices), len(room.placements))
+            claims.append((Share(each.node, tuple(each.devices), cpus, memory_mib), demand))
         return claims
 
     def reserve(self, room: Room) -> None:
@@ -303,6 +311,9 @@ class Cluster:
 
     def room(self) -> Capacity:
         """What is free now. A reader may plan on it if it names the nodes it touched by `touch` afterwards."""
+        if self._scheme_is_stale:
+            self._capacity.scheme = self._scheme()
+            self._scheme_is_stale = False
         if self._stale:
             for name in sorted(self._stale):
                 if name in self._capacity.rooms:

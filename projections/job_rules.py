@@ -41,6 +41,7 @@ def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
         else:
             job.priority = priority_number(priority)
         note_mix(state.mix, event.spec)
+        cluster.note_kind()
         cluster.enqueue(job)
     return None
 
