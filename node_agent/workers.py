@@ -117,7 +117,8 @@ class Workers:
 
     async def end_orphans(self) -> None:
         """Return when no keeper of this data folder is left but those adopted. A job can delete its worker's folder,
-        or spoil it: nobody knows of that worker then, and what a registration does not list must not run."""
+        or spoil it: nobody knows of that worker then, and what a registration does not list must not run. What an
+        adopted keeper keeps stays: until it has become the program, a first process looks like its keeper."""
         while orphans := await asyncio.to_thread(self._orphans):
             for keeper_pid in orphans:
                 logger.warning("keeper %d has lost its folder: what it keeps is killed", keeper_pid)
@@ -126,7 +127,8 @@ class Workers:
 
     def _orphans(self) -> set[int]:
         keepers = tree.working_in(os.path.realpath(self._folder), KEEPER_CODE)
-        return keepers - {worker.keeper_pid for worker in self.running()}
+        adopted = {worker.keeper_pid for worker in self.running() if worker.keeper_pid}
+        return keepers.difference(tree.with_descendants(adopted, tree.processes()))
 
     def start(self, command: StartWorker, sequence: int, inventory: Inventory, lease: Lease) -> None:
         """Begin a worker. Raises RefusalError, having done nothing."""

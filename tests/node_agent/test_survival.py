@@ -77,6 +77,20 @@ async def test_a_new_agent_adopts_the_workers_of_one_that_crashed(new_node: NewN
     assert (await new_node().registered()).workers == []
 
 
+async def test_what_an_adopted_keeper_keeps_is_no_orphan(new_node: NewNode, link: FakeLink) -> None:
+    """A worker's first process is a copy of its keeper until it becomes the program: this one goes on looking so."""
+    first = new_node()
+    life = (await first.registered()).incarnation
+    source = "import os, signal; os.chdir('..'); open('looks', 'x'); signal.pause()  # muster.node_agent.keeper"
+    await link.command(start(life, python(source)))
+    pid = (await link.fact(WorkerStarted, job=5)).pid
+    await until((first.agent._settings.data / "workers" / "5.1.0" / "looks").exists)
+    await first.crash()
+    (report,) = (await new_node().registered()).workers
+    assert (report.pid, report.exit) == (pid, None)
+    assert alive(pid)
+
+
 async def test_a_ticket_is_either_claimed_or_revoked(tmp_path: Path) -> None:
     """Twenty races; whoever wins, the worker's program runs exactly when the ticket was not taken back."""
     keepers = Keepers(tmp_path / "keepers.log")
