@@ -10,7 +10,7 @@ import time
 from typing import Final, NamedTuple
 
 from bench.table import Row, percentile
-from bench.workload import DEVICES, STEP_NS, Paper, registrations
+from bench.workload import DEVICES, Paper, registrations
 from muster.core.decide import decide
 from muster.events import types as t
 from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
@@ -46,38 +46,62 @@ class Passes(NamedTuple):
     decisions: int
 
 
+class World:
+    """A cluster on paper under a policy, with its queues, nodes and more jobs than fit."""
+
+    def __init__(self, policy: Policy, load: Load) -> None:
+        self.dice: Final = random.Random(7)  # noqa: S311  a workload, not a secret
+        self.paper: Final = Paper()
+        self.running: Final[list[int]] = []
+        self.paper.append(t.PolicyChanged(policy, "ada"))
+        for number in range(QUEUES):
+            guarantee = "4%" if number % 2 else None
+            queue = QueueSpec(f"team-{number}", weight=1 + number % 3, guarantee=guarantee)
+            self.paper.append(t.QueueConfigured(queue, "ada"))
+        for registration in registrations(load.nodes):
+            self.paper.append(registration)
+        for _ in range(load.pending + load.nodes * DEVICES // 3):
+            self.submit()
+
+    def submit(self) -> None:
+        """One more job."""
+        self.paper.append(_job(self.dice))
+
+    def end_one(self) -> None:
+        """One of the running jobs ends."""
+        job_id = self.running.pop(self.dice.randrange(len(self.running)))
+        _end(self.paper, job_id, "exited")
+
+    def obey(self, events: list[t.Event]) -> None:
+        """Append the events of a pass; the agents do at once what they are told."""
+        for event in events:
+            self.paper.append(event)
+        _obey(self.paper, events, self.running)
+
+    def settle(self) -> None:
+        """Passes until nothing follows."""
+        while events := decide(self.paper.fold.cluster):
+            self.obey(events)
+
+
 def run(policy: Policy, load: Load) -> Passes:
     """One cluster's life under a policy."""
-    dice = random.Random(7)  # noqa: S311  a workload, not a secret
-    paper = Paper()
-    paper.append(t.PolicyChanged(policy, "ada"))
-    for number in range(QUEUES):
-        guarantee = "4%" if number % 2 else None
-        paper.append(t.QueueConfigured(QueueSpec(f"team-{number}", weight=1 + number % 3, guarantee=guarantee), "ada"))
-    for registration in registrations(load.nodes):
-        paper.append(registration)
-    for _ in range(load.pending + load.nodes * DEVICES // 3):
-        paper.append(_job(dice))
-    fold, working, idle, decisions = paper.fold, list[float](), list[float](), 0
-    running: list[int] = []
-    for step in range(load.steps + 1):
+    world = World(policy, load)
+    working, idle, decisions = list[float](), list[float](), 0
+    world.settle()
+    for _ in range(load.steps):
+        for _ in range(max(1, len(world.running) // 200)):
+            world.end_one()
+            world.submit()
+        world.paper.pass_time(20 * SECOND_NS)
         while True:
             begun = time.perf_counter()
-            events = decide(fold.cluster)
-            seconds = time.perf_counter() - begun
-            if step:
-                (working if events else idle).append(seconds)
-            for event in events:
-                paper.append(event)
+            events = decide(world.paper.fold.cluster)
+            (working if events else idle).append(time.perf_counter() - begun)
             if not events:
                 break
             decisions += sum(isinstance(event, t.Decision) for event in events)
-            _obey(paper, events, running)
-        for _ in range(max(1, len(running) // 200)):
-            job_id = running.pop(dice.randrange(len(running)))
-            _end(paper, job_id, "exited")
-            paper.append(_job(dice))
-        paper.pass_time(20 * SECOND_NS)
+            world.obey(events)
     return Passes(working, idle, decisions)
 
 

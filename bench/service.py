@@ -53,22 +53,16 @@ class Client:
 
 
 @asynccontextmanager
-async def up(simulate: str) -> AsyncGenerator[int, None]:
+async def up(simulate: str, config: str = "") -> AsyncGenerator[int, None]:
     """`muster up` as a process of its own; gives the API's port."""
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
+        words = ["up", "--data", str(Path(folder) / "data"), "--simulate", simulate, "--port", "0"]
+        if config:
+            path = Path(folder) / "cluster.toml"
+            path.write_text(config)
+            words += ["--config", str(path)]
         process = await asyncio.create_subprocess_exec(
-            *(
-                str(Path(sys.executable).parent / "muster"),
-                "up",
-                "--data",
-                str(data),
-                "--simulate",
-                simulate,
-                "--port",
-                "0",
-            ),
-            stdout=asyncio.subprocess.PIPE,
+            str(Path(sys.executable).parent / "muster"), *words, stdout=asyncio.subprocess.PIPE
         )
         try:
             yield await asyncio.wait_for(_port(process), UP_S)
@@ -93,6 +87,85 @@ async def measure() -> list[Row]:
         latency = await _latency(port)
     async with up("2x8xA100-80GB") as port:
         return [await _submissions(port), latency]
+
+
+BESIDE_TRAINING: Final = """
+[policy]
+preemption = { min_runtime = 0, max_per_job = 1000 }
+
+[[queue]]
+name = "inference"
+guarantee = "80%"
+priority = "P0"
+
+[[queue]]
+name = "training"
+"""
+BURSTS: Final = 25
+BURST: Final = 12
+
+
+async def bursts() -> list[Row]:
+    """Bursts of inference jobs, for whose room training jobs are stopped, against the same on an idle cluster."""
+    async with up("2x8xA100-80GB", BESIDE_TRAINING) as port:
+        idle = await _bursts(port)
+    async with up("2x8xA100-80GB", BESIDE_TRAINING) as port:
+        client = Client(port)
+        await client.open()
+        for _ in range(32):
+            await client.ask("POST", "/v1/jobs", _job(1, ["sleep", "3600"], "training"))
+        client.close()
+        busy = await _bursts(port)
+    beside = f"{BURSTS} bursts of {BURST} one-device jobs at once, 16 devices, all held by training"
+    idle_p50_ms, idle_p99_ms = percentile(idle, 0.5), percentile(idle, 0.99)
+    return [
+        Row(
+            "inference burst, submit to start, idle", f"p50 {idle_p50_ms:.0f} ms, p99 {idle_p99_ms:.0f} ms", beside[:36]
+        ),
+        Row(
+            "inference burst, submit to start, beside training",
+            f"p50 {percentile(busy, 0.5):.0f} ms, p99 {percentile(busy, 0.99):.0f} ms",
+            beside,
+        ),
+    ]
+
+
+async def _bursts(port: int) -> list[float]:
+    """Milliseconds from before a job's request to its worker's start, over all bursts."""
+    milliseconds: list[float] = []
+
+    async def one() -> None:
+        client = Client(port)
+        await client.open()
+        begun_ns = time.time_ns()
+        _, answer = await client.ask("POST", "/v1/jobs", _job(1, ["sleep", "0.3"], "inference"))
+        _, answer = await client.ask("GET", f"/v1/jobs/{json.loads(answer)['id']}/wait?timeout=30")
+        started_ns = parse_time_ns(json.loads(answer)["started"])
+        if started_ns is None:
+            raise RuntimeError(f"an inference job has not started: {answer.decode()}")
+        milliseconds.append((started_ns - begun_ns) / 1e6)
+        client.close()
+
+    for _ in range(BURSTS):
+        async with asyncio.TaskGroup() as jobs:
+            for _ in range(BURST):
+                jobs.create_task(one())
+        await _training_is_back(port)
+    return milliseconds
+
+
+async def _training_is_back(port: int) -> None:
+    """Wait until the devices that inference had are held again by what waits for them, if anything does."""
+    client = Client(port)
+    await client.open()
+    while True:
+        _, answer = await client.ask("GET", "/v1/queue?limit=100")
+        view = json.loads(answer)
+        states = [job["state"] for job in view["running"]]
+        if not view["pending_count"] or (len(states) == 16 and set(states) == {"RUNNING"}):  # noqa: PLR2004
+            break
+        await asyncio.sleep(0.02)
+    client.close()
 
 
 async def _submissions(port: int) -> Row:
@@ -144,5 +217,5 @@ async def _latency(port: int) -> Row:
     return Row("submit to running, idle cluster", value, f"{LATENCY_JOBS} jobs, one after another")
 
 
-def _job(gpus: int, command: list[str]) -> bytes:
-    return json.dumps({"command": command, "gpus": gpus, "name": "bench"}).encode()
+def _job(gpus: int, command: list[str], queue: str = "default") -> bytes:
+    return json.dumps({"command": command, "gpus": gpus, "name": "bench", "queue": queue}).encode()
