@@ -15,7 +15,7 @@ from muster.core.placement import place
 from muster.core.queues import NOTHING, Queue, Tree, Vector, plus
 from muster.core.resources import Demand, demand_of
 from muster.core.schedule import SECOND_NS, Schedule
-from muster.core.scheme import Scheme, mix_of_submissions
+from muster.core.scheme import scheme_of
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
@@ -247,11 +247,6 @@ class Cluster:
         """The mix of what is asked for has changed."""
         self._scheme_is_stale = True
 
-    def _scheme(self) -> Scheme:
-        policy = self.state.policy
-        mix = mix_of_submissions(self.state.mix) if policy.placement == "fragmentation" else ()
-        return Scheme(policy.placement, tuple(policy.topology), mix)
-
     def queue_of(self, job: Job) -> Queue:
         """The queue a job is in."""
         return self.ledger().tree.queues[job.spec.queue]
@@ -312,7 +307,8 @@ class Cluster:
     def room(self) -> Capacity:
         """What is free now. A reader may plan on it if it names the nodes it touched by `touch` afterwards."""
         if self._scheme_is_stale:
-            self._capacity.scheme = self._scheme()
+            policy = self.state.policy
+            self._capacity.scheme = scheme_of(policy.placement, policy.topology, self.state.mix)
             self._scheme_is_stale = False
         if self._stale:
             for name in sorted(self._stale):
