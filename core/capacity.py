@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from muster.core.fragmentation import Fragmentation
 from muster.core.pools import Entry, Height, Pool, pool_under, step_of
 from muster.core.resources import Demand
-from muster.core.scheme import Scheme
+from muster.core.scheme import BY_MIX, Scheme
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
 
@@ -163,7 +163,7 @@ class Capacity:
         self.by_cpus: Final[list[tuple[int, str]]] = []
         self.by_left: Final[list[Entry]] = []
         self.ports: Final[dict[str, set[int]]] = {}
-        self.fragmentation: Fragmentation | None = None  # where that rule is in force and work is expected
+        self.fragmentation: Fragmentation | None = None  # where a rule that judges by the mix is in force
         self._scheme = Scheme()
         self._pools_of: Final[dict[str, list[tuple[int, list[Pool]]]]] = {}  # node → by model, its devices and pools
         self._places: Final[dict[str, _Place]] = {}
@@ -180,10 +180,8 @@ class Capacity:
             return
         if (scheme.topology, scheme.cpus_per_device) != (old.topology, old.cpus_per_device):
             self._index_anew()
-        if scheme.rule != "fragmentation" or not scheme.mix:
-            self.fragmentation = None
-        elif self.fragmentation is None or scheme.mix != old.mix:
-            self.fragmentation = Fragmentation(scheme.mix, self._places)
+        judges = scheme.rule in BY_MIX and scheme.mix
+        self.fragmentation = Fragmentation(scheme, self._places) if judges else None
 
     def set_node(self, name: str, inventory: Inventory) -> NodeRoom:
         """Put a node, with nothing claimed and not available, in place of what was known under its name."""

@@ -5,8 +5,12 @@ device, or cannot run on a node (by model, CPUs or number of fitting devices), l
 other leaves what is idle on devices with less left than it needs of each. The sum over the mix, weighted by how often
 each kind is asked for, is the node's fragmentation; a task goes where it grows least.
 
-Everything is in whole numbers: fragmentation is in thousandths of a device times the mix's total weight, and the score,
-100 times the sigmoid of the change, cut to a whole number, is looked up among the changes at which it steps.
+Two rules judge by the change. `fragmentation` takes 100 times its sigmoid, cut to a whole number, as the score: many
+nodes tie, and their names decide. `tight` takes the change itself, less an eight-hundredth of what is left of the node,
+where CPUs count double.
+
+Everything is in whole numbers: fragmentation is in thousandths of a device times the mix's total weight, and the cut
+sigmoid is looked up among the changes at which it steps.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -15,14 +19,17 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core.resources import Demand
-from muster.core.scheme import Mix
-from muster.events.binding import device_claim_mib
+from muster.core.scheme import Mix, Scheme
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Device
 
 if TYPE_CHECKING:
     from muster.core.capacity import NodeRoom
 
 KEPT_CHOICES: Final = 200_000
+
+TIGHTNESS: Final = 800
+"""Under `tight`, so many thousandths of a device left weigh as much as one more that nobody could use."""
 
 _EXACT: Final = Context(prec=40, rounding=ROUND_CEILING)
 
@@ -43,7 +50,7 @@ class NodeLeft(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Where on a node a task goes, and how good that is."""
+    """Where on a node a task goes, and how good that is: the greater the score the better."""
 
     score: int
     devices: tuple[DeviceLeft, ...]
@@ -66,7 +73,8 @@ class Measure:
         self._amounts: Final[dict[tuple[int, tuple[DeviceLeft, ...]], int]] = {}
         self.kinds: Final[list[Device]] = []  # a kind is a number here: devices that differ in no size or model
         self._numbers: Final[dict[tuple[str, int, int], int]] = {}
-        self._steps: Final = _steps(sum(weight for _, weight in mix))
+        self.total: Final = sum(weight for _, weight in mix)
+        self._steps: Final = _steps(self.total)
 
     def kind(self, device: Device) -> int:
         """The number of a device's kind."""
@@ -116,7 +124,7 @@ class Measure:
                 for task, weight in self._mix
                 if task.gpus and (not task.models or model in task.models)
             ]
-            useless = sum(weight for _, weight in self._mix) - sum(kind.weight for kind in kinds)
+            useless = self.total - sum(kind.weight for kind in kinds)
             found = self._by_model[model] = (useless, kinds)
         return found
 
@@ -134,8 +142,10 @@ class Fragmentation:
     """The nodes grouped by what is left of them, and what was found out about each group for each kind of demand, which
     follows from the group and the demand alone. `stale` names the nodes whose group is not known any more."""
 
-    def __init__(self, mix: Mix, names: Iterable[str]) -> None:
-        self.measure: Final = Measure(mix)
+    def __init__(self, scheme: Scheme, names: Iterable[str]) -> None:
+        self.measure: Final = Measure(scheme.mix)
+        self._tight: Final = scheme.rule == "tight"
+        self._cpus_per_device: Final = scheme.cpus_per_device
         self.stale: Final = set(names)
         self._groups: Final[dict[NodeLeft, list[str]]] = {}
         self._group_of: Final[dict[str, NodeLeft]] = {}
@@ -206,10 +216,17 @@ class Fragmentation:
         best: Choice | None = None
         for chosen in self._ways(group, demand):
             after = self._without(group.devices, chosen, demand)
-            choice = Choice(self.measure.score(before - self.measure.amount(cpus, after)), chosen)
+            choice = Choice(self._score(group, before - self.measure.amount(cpus, after)), chosen)
             if best is None or choice.score > best.score:
                 best = choice
         return best
+
+    def _score(self, group: NodeLeft, change: int) -> int:
+        if not self._tight:
+            return self.measure.score(change)
+        compute = sum(device.compute for device in group.devices)
+        left = compute * self._cpus_per_device + 2 * WHOLE_COMPUTE * group.cpus
+        return change * TIGHTNESS * self._cpus_per_device - self.measure.total * left
 
     def _ways(self, group: NodeLeft, demand: Demand) -> Iterable[tuple[DeviceLeft, ...]]:
         """The sets of devices that are tried, fullest first: each that fits where one is wanted, the fullest of each

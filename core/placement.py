@@ -6,8 +6,8 @@ One node where one will do, chosen by the rule; a gang over several nodes by `mu
   node, for shares, devices in use first, fullest first; then the lowest numbers.
 - `spread`: the node with the most idle devices, then of which most is left (ties: model, then node name); on a node the
   emptiest devices, then the lowest numbers.
-- `fragmentation`: the node and the devices where expected fragmentation grows least (ties: node name, then the fullest
-  device). While no work is expected it is `best-fit`.
+- `fragmentation`, `tight`: the node and the devices where expected fragmentation grows least, by the scores of
+  `muster.core.fragmentation` (ties: node name, then the fullest device). While no work is expected they are `best-fit`.
 """
 
 from bisect import bisect_left
@@ -131,7 +131,7 @@ def _place_by_fragmentation(
         return None
     name, choice = found
     devices = fragmentation.devices_of(rooms[name], choice)
-    return Allotment([Share(name, devices, cpus, memory_mib)], f"fragmentation: score {choice.score} on {name}")
+    return Allotment([Share(name, devices, cpus, memory_mib)], f"{capacity.scheme.rule}: least harm on {name}")
 
 
 # -- work without devices ---------------------------------------------------------------------------------------------

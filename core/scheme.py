@@ -1,16 +1,18 @@
 """How placement chooses: the rule, the labels that hold gangs together, and the mix of work that is expected.
 
-The mix is what the `fragmentation` rule judges by: kinds of tasks and how often each was asked for, the most frequent
-first, until they make up 95 % of all. Weights are counts, so every sum over a mix is a whole number.
+The mix is what `fragmentation` and `tight` judge by: kinds of tasks and how often each was asked for. Weights are
+counts, so every sum over a mix is a whole number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-COVERED_PERCENT: Final = 95
-SIGNIFICANT_BITS: Final = 5
+Rule = Literal["best-fit", "fragmentation", "spread", "tight"]
 
-Rule = Literal["best-fit", "fragmentation", "spread"]
+BY_MIX: Final[dict[Rule, int]] = {"fragmentation": 95, "tight": 100}
+"""The rules that judge by the mix, and how many percent of all that was asked for their mix must cover."""
+
+SIGNIFICANT_BITS: Final = 5
 
 
 class TaskClass(NamedTuple):
@@ -37,25 +39,28 @@ class Scheme(NamedTuple):
     cpus_per_device: int = 16
 
 
-def mix_of(counts: Mapping[TaskClass, int]) -> Mix:
-    """The most frequent kinds (ties: the smaller kind), until they make up 95 % of what was asked for."""
+def mix_of(counts: Mapping[TaskClass, int], percent: int) -> Mix:
+    """The most frequent kinds (ties: the smaller kind), until they make up so much of all that was asked for."""
     mix: list[tuple[TaskClass, int]] = []
     total, covered = sum(counts.values()), 0
     for task, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if covered * 100 >= total * COVERED_PERCENT:
+        if covered * 100 >= total * percent:
             break
         mix.append((task, count))
         covered += count
     return tuple(mix)
 
 
-def mix_of_submissions(counts: Mapping[str, int]) -> Mix:
-    """The mix of `State.mix`, whose keys are ``<cpus in all>/<gpus>/<compute>/<models by comma>``. Counts are taken to
-    their first five bits, so that the mix, and all that is computed for it, changes ever more rarely."""
-    coarse: dict[TaskClass, int] = {}
-    for key, count in counts.items():
+def scheme_of(rule: Rule, topology: Sequence[str], submissions: Mapping[str, int]) -> Scheme:
+    """The scheme of a policy, with the mix of `State.mix`: ``<CPUs in all>/<gpus>/<compute>/<models by comma>`` → how
+    many such jobs were submitted. Counts are cut to their first five bits: the more there are, the more rarely the mix
+    changes, and with it all that is computed for it."""
+    if rule not in BY_MIX:
+        return Scheme(rule, tuple(topology))
+    counts: dict[TaskClass, int] = {}
+    for key, count in submissions.items():
         cpus, gpus, compute, models = key.split("/", 3)
         task = TaskClass(int(cpus), int(gpus), int(compute), tuple(models.split(",")) if models else ())
         spare_bits = max(count.bit_length() - SIGNIFICANT_BITS, 0)
-        coarse[task] = count >> spare_bits << spare_bits
-    return mix_of(coarse)
+        counts[task] = count >> spare_bits << spare_bits
+    return Scheme(rule, tuple(topology), mix_of(counts, BY_MIX[rule]))
