@@ -34,6 +34,7 @@ class Hold:
         self.slack: Final[dict[str, Vector]] = {
             queue.path: minus(queue.ceiling, plus(ledger.staying(queue), asker.least))
             for queue in asker.claimant.queue.upwards()
+            if queue.limited
         }
         self.lane_slack: Final = [
             ENDLESS if admitted else ledger.tree.total[0] - lane.size - counts[0] + counts[1] - asker.least[0]

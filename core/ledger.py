@@ -129,7 +129,9 @@ class Ledger:
 
         for queue in who.queue.upwards():
             path = queue.path
-            check("queue_limit", path, self._now(self.held[path], self.leaving[path], staying=staying), queue.ceiling)
+            if queue.limited:
+                held = self._now(self.held[path], self.leaving[path], staying=staying)
+                check("queue_limit", path, held, queue.ceiling)
             if queue.user_bound is not UNBOUNDED:
                 key = path, who.user
                 held, leaving = self.users.get(key, NOTHING), self.users_leaving.get(key, NOTHING)

@@ -61,6 +61,7 @@ class Queue:
         "guarantee",
         "job_bound",
         "kept",
+        "limited",
         "order",
         "parent",
         "path",
@@ -81,6 +82,7 @@ class Queue:
         self.guarantee = NOTHING
         self.ceiling = UNBOUNDED
         self.entitled_ppm = MILLION
+        self.limited = False  # whether anybody said what it may hold at most: else its ceiling is the cluster
         if parent is not None:
             parent.children.append(self)
             self._resolve(spec, above)
@@ -101,6 +103,7 @@ class Queue:
             self.job_bound = lesser(self.job_bound, resolve(spec.max_job_devices, self.ceiling))
 
     def _resolve(self, spec: QueueSpec, parent: "Queue") -> None:
+        self.limited = parent.limited or spec.limit is not None or spec.borrow is not None
         if spec.guarantee is not None:
             self.guarantee = resolve(spec.guarantee, parent.guarantee)
         if spec.limit is not None:
