@@ -11,7 +11,8 @@ from muster.api.parameters import flag
 from muster.api.problems import ApiError
 from muster.api.reading import find_job
 from muster.api.service import SERVICE, Service, moment_of
-from muster.core.explain import Explanation, WorkerPlace, explain
+from muster.core.explain import explain
+from muster.core.explanation import Explanation, WorkerPlace
 from muster.core.state import PHASE_CODES, Attempt
 from muster.events.codec import decode
 from muster.events.types import JobAllocated

@@ -179,13 +179,14 @@ class Allocator:
         asker = Asker(draft, job, excluded)
         obstacles = draft.ledger.obstacles(asker.claimant, asker.least)
         if self.strict_for and self.beyond_share(asker):
-            line.depth = 0  # nobody borrows what the head of another queue waits for
+            if may_wait(cluster, asker, obstacles):
+                line.depth = 0  # nobody borrows what the head of another queue waits for
             return "passed"
         if not obstacles:
             verdict = self._try_start(line, asker, shape)
             if verdict != "passed":
                 return verdict
-        if line.blocked_by or excluded or not may_wait(cluster, job, obstacles):
+        if line.blocked_by or excluded or not may_wait(cluster, asker, obstacles):
             return "passed"
         return self._make_room_or_block(line, asker, obstacles)
 
@@ -295,18 +296,25 @@ OWN: Final = ("job_limit", "user_limit", "urgent_limit")
 """Bounds that keep a job and nobody behind it."""
 
 
-def may_wait(cluster: Cluster, job: Job, obstacles: list[Obstacle]) -> bool:
+def may_wait(cluster: Cluster, asker: Asker, obstacles: list[Obstacle]) -> bool:
     """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's
-    nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it."""
-    return not any(obstacle.kind in OWN for obstacle in obstacles) and cluster.could_hold(job)
+    nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it, nor where its
+    queue's bounds or the lanes would keep it for ever."""
+    if any(obstacle.kind in OWN for obstacle in obstacles) or not cluster.could_hold(asker.job):
+        return False
+    return not obstacles or cluster.could_admit(asker.claimant, asker.least)
 
 
-def in_order(cluster: Cluster, most: int) -> list[int]:
-    """The first of the waiting jobs in the order in which a pass looks at them, were each of them to start."""
-    plan = Plan(cluster)
-    draft = Draft(plan)
-    allocator = Allocator(draft)
+def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:
+    """The first of the waiting jobs in the order in which a pass looks at them, were each of them to start: at most so
+    many, and none after job `last`."""
+    draft = Draft(Plan(cluster))
+    found: list[int] = []
     try:
-        return list(islice(allocator.by_turn(), most))
+        for job_id in islice(Allocator(draft).by_turn(), most):
+            found.append(job_id)
+            if job_id == last:
+                break
     finally:
         draft.close()
+    return found

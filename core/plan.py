@@ -102,6 +102,10 @@ class Draft:
         """The nodes on which room is reserved."""
         return self._reserved_on.keys()
 
+    def reserved_on(self, name: str) -> dict[int, Claim]:
+        """What is reserved on a node, by the job that it is for."""
+        return self._reserved_on.get(name, {})
+
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def start(self, job: Job, who: Claimant, found: Allotment, port: int, why: str) -> bool:

@@ -148,8 +148,9 @@ class Script:
         return {worker.node: worker.devices for worker in attempt.workers if worker.phase != "gone"}
 
 
-def worked_case(*, fabric: str) -> tuple[Script, dict[str, int]]:
-    """Two nodes of 8: X holds node 1's 0-3, Y node 2's 0-1; P (8, whole) and Q (4 of 40 GB) are submitted."""
+def worked_case(*, fabric: str, until: str = "Q") -> tuple[Script, dict[str, int]]:
+    """Two nodes of 8: X holds node 1's 0-3, Y node 2's 0-1; P (8, whole) and Q (4 of 40 GB) are submitted, or P
+    only."""
     script = Script()
     script.node("node-1", fabric=fabric)
     script.node("node-2", fabric=fabric)
@@ -160,7 +161,8 @@ def worked_case(*, fabric: str) -> tuple[Script, dict[str, int]]:
     script.start(jobs["X"])
     script.start(jobs["Y"])
     jobs["P"] = script.submit(spec(8, name="p", nodes="any"))
-    jobs["Q"] = script.submit(spec(4, name="q", gpu=GpuSpec(memory=40 * 1024)))
+    if until == "Q":
+        jobs["Q"] = script.submit(spec(4, name="q", gpu=GpuSpec(memory=40 * 1024)))
     script.settle()
     return script, jobs
 

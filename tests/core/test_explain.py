@@ -1,6 +1,6 @@
 """What a waiting job is told, beyond the worked case."""
 
-from cluster_script import Script, spec
+from cluster_script import NO_RETRY, Script, spec
 
 from muster.core.explain import explain
 from muster.events import types as t
@@ -50,6 +50,28 @@ def test_each_node_is_counted_under_the_reason_that_shuts_it_out() -> None:
         "suspect: its agent is silent": ["node-2"],
         "0 of 1 devices are idle": ["node-3"],
     }
+
+
+def test_work_on_a_lost_node_leaves_the_others_to_whoever_comes() -> None:
+    """The lost node's eight devices are no part of the cluster any more, the job on it still holds them: a queue
+    without a limit is not at one."""
+    script = Script()
+    script.node("node-1")
+    life = script.node("node-2")
+    stays = script.submit(spec(8, retry=NO_RETRY, where=WhereSpec(nodes=["node-2"])))
+    script.settle()
+    script.start(stays)
+    script.append(t.NodeSuspected("node-2", life, 0, 10_000))
+    for _ in range(4):
+        script.advance(59)
+        script.settle()
+    assert script.cluster.state.nodes["node-2"].status == "lost"
+    assert script.job(stays).phase == "RUNNING"
+
+    job = script.submit(spec(8))
+    script.settle()
+
+    assert script.placed(job) == {"node-1": [0, 1, 2, 3, 4, 5, 6, 7]}
 
 
 def test_a_job_that_is_being_stopped_says_whose_word_it_waits_for() -> None:

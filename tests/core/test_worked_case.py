@@ -45,10 +45,30 @@ def test_explain_shows_four_steps_for_the_one_that_waits() -> None:
 
 
 def test_nodes_that_are_not_linked_hold_no_gang_and_it_says_why() -> None:
-    script, jobs = worked_case(fabric="")
+    script, jobs = worked_case(fabric="", until="P")
 
     assert script.job(jobs["P"]).phase == "PENDING"
     assert "10 are idle, but not on linked nodes" in explain(script.cluster, jobs["P"]).summary
+
+
+def test_the_one_behind_is_backfilled_where_it_leaves_the_heads_place_alone() -> None:
+    """P gets node 1 once X ends; Q fits on either node, and on node 2 it is in nobody's way."""
+    script, jobs = worked_case(fabric="")
+
+    assert script.job(jobs["P"]).phase == "PENDING"
+    assert script.placed(jobs["Q"]) == {"node-2": [2, 3, 4, 5]}
+    past = explain(script.cluster, jobs["Q"]).past
+    assert past is not None
+    assert past.backfilled_past == jobs["P"]
+
+    waiting = explain(script.cluster, jobs["P"])
+    assert waiting.summary == "waits for 8 devices; 6 are idle"
+    assert [(reason.kind, reason.jobs) for reason in waiting.reasons] == [("room", [jobs["X"]])]
+    assert waiting.needs == [f"job {jobs['X']} ends: then there is room for 8 A100-80GB on node-1"]
+
+    script.exit(jobs["X"])
+    script.settle()
+    assert script.placed(jobs["P"]) == {"node-1": [0, 1, 2, 3, 4, 5, 6, 7]}
 
 
 def test_the_one_that_waited_starts_when_devices_come_back() -> None:

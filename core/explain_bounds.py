@@ -1,0 +1,126 @@
+"""Explanations, bounds: what queues, users, lanes and guarantees leave for a waiting job, and who holds the rest."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from muster.core.explain_turn import Turn
+from muster.core.explain_words import LISTED, amounts_over, devices, jobs_named, quantity
+from muster.core.explanation import Amount, Reason
+from muster.core.ledger import Claimant, Obstacle
+from muster.core.plan import Draft
+from muster.core.queues import NOTHING, Queue, Vector, minus
+from muster.core.state import Job
+
+_DIMENSION: Final = {"devices": 0, "device_memory": 1, "cpus": 2, "memory": 3}
+HOLDERS_NAMED: Final = 3
+
+
+def bounds_broken(turn: Turn, claims: list[Vector]) -> list[Obstacle]:
+    """Every bound that the job would break now: by what it claims at least, and by these claims, which it would have in
+    some place."""
+    found: dict[tuple[str, str], Obstacle] = {}
+    for claim in (turn.asker.least, *claims):
+        for obstacle in turn.draft.ledger.obstacles(turn.asker.claimant, claim):
+            found.setdefault((obstacle.kind, obstacle.name), obstacle)
+    return list(found.values())
+
+
+def bound_reason(turn: Turn, obstacle: Obstacle, *, with_holders: bool = True) -> Reason:
+    """A broken bound with its sums; who holds most of it, where that is asked for."""
+    amounts = amounts_over(obstacle.held, obstacle.bound, obstacle.adds)
+    holders = _holders(turn, obstacle, amounts[0]) if with_holders and amounts and obstacle.kind != "job_limit" else []
+    detail = "; ".join(_sum(turn, obstacle, amount) for amount in amounts[:1])
+    if holders:
+        detail += f"; most is held by {jobs_named(holders[:HOLDERS_NAMED])}"
+    return Reason(obstacle.kind, detail, obstacle.name, holders[:LISTED], len(holders), amounts=amounts)
+
+
+def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
+    queue, user = obstacle.name, turn.job.user
+    held, bound = quantity(amount.resource, amount.held), quantity(amount.resource, max(0, amount.bound))
+    adds = quantity(amount.resource, amount.adds)
+    match obstacle.kind:
+        case "job_limit":
+            return f"one job may hold {bound} in queue {queue}, and it asks for {adds}"
+        case "user_limit":
+            return f"{user} holds {held} in queue {queue}, of {bound} that one user may; it adds {adds}"
+        case "urgent_limit":
+            urgent = turn.draft.ledger.tree.queues[queue].urgent_from
+            return f"jobs of priority {urgent} and above hold {held} of queue {queue}, of {bound}; it adds {adds}"
+        case "lane":
+            return f"lane {queue} is kept for small jobs: others hold {held}, of {bound} that it leaves; it adds {adds}"
+        case "kept":
+            who = ", ".join(f"{keeper.path} ({devices(left[0])})" for keeper, left in _keepers(turn))
+            return f"queues keep what they lend to nobody: {who}; {held} are held of the {bound} left; it adds {adds}"
+        case _:
+            return f"queue {queue} holds {held} of the {bound} that it may; it adds {adds}"
+
+
+def keepers(turn: Turn) -> list[str]:
+    """The queues that keep something from the job."""
+    return [queue.path for queue, _ in _keepers(turn)]
+
+
+def _keepers(turn: Turn) -> Iterator[tuple[Queue, Vector]]:
+    ledger = turn.draft.ledger
+    for queue in ledger.tree.keepers:
+        if turn.asker.claimant.queue.is_under(queue):
+            continue
+        left = minus(queue.kept, ledger.held[queue.path])
+        if max(left) > 0:
+            yield queue, left
+
+
+def _holders(turn: Turn, obstacle: Obstacle, amount: Amount) -> list[int]:
+    """The jobs that hold of a bound, the largest first."""
+    draft, ledger = turn.draft, turn.draft.ledger
+    counts = _counts(turn, obstacle)
+    place = _DIMENSION[amount.resource]
+    sizes: list[tuple[int, int]] = []
+    for job in holding(draft, _under(turn, obstacle)):
+        if counts(job, ledger.claimant(job)):
+            claim = held_by(draft, job)
+            if claim[place]:
+                sizes.append((-claim[place], job.id))
+    return [job_id for _, job_id in sorted(sizes)]
+
+
+def _under(turn: Turn, obstacle: Obstacle) -> Queue | None:
+    queues = turn.draft.ledger.tree.queues
+    return None if obstacle.kind in ("lane", "kept") else queues[obstacle.name]
+
+
+def _counts(turn: Turn, obstacle: Obstacle) -> Callable[[Job, Claimant], bool]:
+    """Whether a job's claim is in the sum that the bound is about."""
+    match obstacle.kind:
+        case "user_limit":
+            return lambda job, _: job.user == turn.job.user
+        case "urgent_limit":
+            return lambda _, who: obstacle.name in who.urgent
+        case "lane":
+            names = [lane.name for lane in turn.draft.ledger.tree.lanes]
+            if obstacle.name in names:
+                return lambda _, who: not who.lanes[names.index(obstacle.name)]
+            return lambda _, who: not who.small
+        case _:
+            return lambda *_: True
+
+
+def holding(draft: Draft, under: Queue | None) -> Iterator[Job]:
+    """The jobs that hold something, or have room reserved, under a queue or anywhere."""
+    cluster, queues = draft.cluster, draft.ledger.tree.queues
+    jobs = cluster.state.jobs
+    running = [job_id for line in cluster.schedule.by_queue.values() for _, job_id in line]
+    for job_id in dict.fromkeys((*running, *draft.started, *cluster.state.rooms, *sorted(draft.benefits))):
+        job = jobs[job_id]
+        if under is None or queues[job.spec.queue].is_under(under):
+            yield job
+
+
+def held_by(draft: Draft, job: Job) -> Vector:
+    """What a job holds, or has reserved, in the ledger's terms."""
+    cluster = draft.cluster
+    if job.id in draft.started or (job.attempt is not None and cluster.is_live(job)):
+        return draft.vector(draft.claims_of(job))
+    room = cluster.state.rooms.get(job.id)
+    return draft.vector(cluster.room_claims(room)) if room is not None else NOTHING

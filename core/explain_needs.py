@@ -1,0 +1,66 @@
+"""Explanations, needs: what would have to happen for a waiting job to start, in sentences."""
+
+from muster.core.capacity import Share
+from muster.core.explain_bounds import keepers
+from muster.core.explain_room import RoomNeeded
+from muster.core.explain_turn import Turn
+from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
+from muster.core.explanation import Reason
+
+
+def needs_of(turn: Turn, reasons: list[Reason], needed: RoomNeeded | None) -> list[str]:
+    """What would have to happen, all of it, in sentences."""
+    return [sentence for reason in reasons if (sentence := _need(turn, reason, needed))]
+
+
+def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
+    match reason.kind:
+        case "capacity":
+            return "nodes come that can hold it"
+        case "order":
+            return f"{jobs_named(reason.jobs)} starts or is cancelled" if reason.jobs else ""
+        case "room" | "fabric":
+            return _need_of_room(turn, needed) if needed is not None and needed.ends else ""
+        case "cordon" | "silent" | "strays" | "excluded":
+            used = {share.node for share in needed.found.shares} if needed is not None and needed.opened else set()
+            names = [name for name in reason.nodes if name in used]
+            return f"{listed(names)} takes new work of this job again" if names else ""
+        case "reservation":
+            dropped = needed.reservations if needed is not None else []
+            return f"{jobs_named(dropped)} has started and ended, or is cancelled" if dropped else ""
+        case "port":
+            return "one of the jobs that hold a rendezvous port there ends"
+        case "kept":
+            return f"{listed(keepers(turn))} lends {_over(reason)} more, or others end"
+        case "lane":
+            return f"lane {reason.name} is made smaller by {_over(reason)}, or other jobs end"
+        case "job_limit":
+            return f"one job may hold {_over(reason)} more in queue {reason.name}"
+        case "user_limit":
+            return f"one user may hold {_over(reason)} more in queue {reason.name}, or jobs of {turn.job.user} end"
+        case "urgent_limit":
+            return f"urgent jobs may hold {_over(reason)} more in queue {reason.name}, or some of them end"
+        case "queue_limit":
+            return f"queue {reason.name} may hold {_over(reason)} more, or jobs in it end"
+        case _:
+            return ""
+
+
+def _over(reason: Reason) -> str:
+    amount = reason.amounts[0]
+    return quantity(amount.resource, amount.held + amount.adds - amount.bound)
+
+
+def _need_of_room(turn: Turn, needed: RoomNeeded) -> str:
+    where = " and ".join(
+        f"{len(share.devices)} {_models(turn, share)} on {share.node}" if share.devices else f"its CPUs on {share.node}"
+        for share in needed.found.shares[:SHOWN]
+    )
+    more = " and so on" if len(needed.found.shares) > SHOWN else ""
+    ends = "ends" if len(needed.ends) == 1 else "end"
+    return f"{jobs_named(needed.ends)} {ends}: then there is room for {where}{more}"
+
+
+def _models(turn: Turn, share: Share) -> str:
+    inventory = turn.cluster.state.nodes[share.node].inventory.devices
+    return " or ".join(sorted({inventory[index].model for index in share.devices}))

@@ -1,0 +1,144 @@
+"""Explanations of jobs that do not wait in line: those with room reserved, those that run, those that have ended."""
+
+from typing import Final
+
+from muster.core.allocate import BACKFILLED
+from muster.core.cluster import Cluster
+from muster.core.commands import start_commands
+from muster.core.explain_words import jobs_named
+from muster.core.explanation import (
+    AllocationStep,
+    Awaited,
+    Explanation,
+    Past,
+    ReservedRoom,
+    WorkerEnvironment,
+    WorkerPlace,
+)
+from muster.core.order import ENGINE_VERSION, policy_name
+from muster.core.state import Attempt, Job, Room
+from muster.events import types as t
+from muster.events.binding import device_environment, rendezvous
+
+EXAMPLES: Final = 5
+
+
+def past_of(job: Job) -> Past:
+    """What became of a job so far, by its present or last attempt."""
+    attempt = job.attempt
+    return Past(
+        attempts=job.attempts,
+        tries=job.tries,
+        preemptions=job.preemptions,
+        timeouts=job.timeouts,
+        backfilled_past=_passed(attempt),
+        made_room=[victim.job for victim in attempt.made_room] if attempt is not None else [],
+        stopped_for=attempt.stopped_for if attempt is not None else 0,
+    )
+
+
+def _passed(attempt: Attempt | None) -> int:
+    """The head that a backfilled attempt passed; 0 = none."""
+    head = attempt.why.rpartition(BACKFILLED)[2] if attempt is not None and BACKFILLED in attempt.why else ""
+    return int(head) if head.isascii() and head.isdigit() else 0
+
+
+# -- room reserved --------------------------------------------------------------------------------------------------
+
+
+def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
+    """A job that waits for others to leave the room that is reserved for it."""
+    awaits = [_awaited(cluster, victim) for victim in room.victims]
+    workers = [WorkerPlace(place.rank, place.node, place.devices) for place in room.placements]
+    reservation = ReservedRoom(room.reserved, workers, awaits, room.why)
+    nodes = ", ".join(dict.fromkeys(place.node for place in room.placements))
+    still = [victim for victim in awaits if not victim.gone]
+    needs = [_need(victim) for victim in still]
+    waits = (
+        f"it waits for {jobs_named([victim.job for victim in still])} to end" if still else "it starts with a next pass"
+    )
+    summary = f"room on {nodes} is reserved for it by entry {room.reserved}: {waits}"
+    step = AllocationStep(
+        fits=False, asked_devices=job.spec.gpus, free_devices=0, workers=workers, why=f"will be there: {room.why}"
+    )
+    return Explanation(
+        job.id,
+        job.phase,
+        cluster.state.sequence,
+        summary,
+        None,
+        None,
+        step,
+        [],
+        needs=needs,
+        reservation=reservation,
+        past=past_of(job),
+    )
+
+
+def _awaited(cluster: Cluster, victim: t.AllocationRef) -> Awaited:
+    job = cluster.state.jobs.get(victim.job)
+    attempt = job.attempt if job is not None else None
+    if job is None or attempt is None or attempt.number != victim.attempt or not attempt.has_workers():
+        return Awaited(victim.job, victim.attempt, told=True, gone=True)
+    return Awaited(victim.job, victim.attempt, told=attempt.stop_ordered, gone=False)
+
+
+def _need(victim: Awaited) -> str:
+    told = "it was told to stop" if victim.told else "it is yet to be told to stop"
+    return f"the workers of job {victim.job} end: {told}"
+
+
+# -- placed or ended ------------------------------------------------------------------------------------------------
+
+
+def explain_placed(cluster: Cluster, job: Job) -> Explanation:
+    """A job that runs, is being stopped or has ended."""
+    attempt, sequence = job.attempt, cluster.state.sequence
+    if attempt is None:
+        step = AllocationStep(fits=False, asked_devices=job.spec.gpus, free_devices=0, workers=[], why="never placed")
+        summary = job.reason or f"is {job.phase}"
+        return Explanation(job.id, job.phase, sequence, summary, None, None, step, [], past=past_of(job))
+    workers = [WorkerPlace(worker.rank, worker.node, worker.devices) for worker in attempt.workers]
+    why = f"entry {attempt.allocated}: {attempt.why}"
+    step = AllocationStep(fits=True, asked_devices=job.spec.gpus, free_devices=0, workers=workers, why=why)
+    reasons = [reason for reason in (job.reason, _awaited_ends(cluster, job)) if reason]
+    summary = f"is {job.phase}" + (f": {'; '.join(reasons)}" if reasons else "")
+    environment = _environment(cluster, job)
+    return Explanation(job.id, job.phase, sequence, summary, None, None, step, environment, past=past_of(job))
+
+
+def _awaited_ends(cluster: Cluster, job: Job) -> str:
+    """Whose word a job that is being stopped waits for ("" = nobody's)."""
+    if job.phase != "STOPPING" or job.attempt is None:
+        return ""
+    live = [worker for worker in job.attempt.workers if worker.phase != "gone"]
+    if not live:
+        return ""
+    names = []
+    for worker in live[:EXAMPLES]:
+        node = cluster.state.nodes.get(worker.node)
+        silent = f" (the node is {node.status})" if node is not None and node.status != "ready" else ""
+        names.append(f"rank {worker.rank} on {worker.node}{silent}")
+    more = f" and {len(live) - EXAMPLES} more" if len(live) > EXAMPLES else ""
+    told = "was told to stop it" if job.attempt.stop_ordered else "is yet to be told to stop it"
+    return f"waits for the agent's word that {', '.join(names)}{more} has ended; it {told}"
+
+
+def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:
+    """What the workers of the attempt see, from the commands that its allocation makes."""
+    attempt = job.attempt
+    assert attempt is not None
+    nodes = cluster.state.nodes
+    for worker in attempt.workers:
+        if worker.node not in nodes or max(worker.devices, default=-1) >= len(nodes[worker.node].inventory.devices):
+            return []  # the node has changed since: what it had then is not known any more
+    basis = t.Basis(0, "", policy_name(cluster.state.policy), ENGINE_VERSION)
+    places = [t.Placement(w.rank, w.node, w.incarnation, w.devices) for w in attempt.workers]
+    allocated = t.JobAllocated(
+        basis, job.id, attempt.number, places, attempt.master_address, attempt.master_port, attempt.why
+    )
+    return [
+        WorkerEnvironment(start.rank, start.node, device_environment(start) | rendezvous(start))
+        for start in start_commands(cluster, allocated)
+    ]

@@ -1,0 +1,211 @@
+"""Explanations, room: which nodes cannot hold a waiting job and why, and the least that would have to end for it to
+fit."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from muster.core.capacity import Capacity, NodeRoom
+from muster.core.explain_nodes import Refused, node_matches
+from muster.core.explain_turn import Turn
+from muster.core.explain_words import LISTED, jobs_named, listed, span
+from muster.core.explanation import Reason
+from muster.core.placement import Allotment, place
+from muster.core.queues import ENDLESS
+from muster.core.resources import Demand
+
+RETURNS_TRIED: Final = 200
+"""Of so many jobs each is taken back that need not end; of more, the first in time that suffice are named."""
+
+
+class RoomNeeded(NamedTuple):
+    """What would make room: jobs that end, jobs whose reservation goes, and where the job is then placed; `opened` says
+    whether nodes that take no new work, or not of this job, are among those."""
+
+    ends: list[int]
+    reservations: list[int]
+    found: Allotment
+    opened: bool
+
+
+class _WhatIf:
+    """The nodes that a demand may go to, as they would be with some jobs gone and their reservations too."""
+
+    def __init__(self, turn: Turn, names: list[str]) -> None:
+        draft = turn.draft
+        self._draft = draft
+        self._gone: set[int] = set()
+        self._nodes_of: dict[int, set[str]] = {}
+        self._claims = {name: list(turn.claims_on(name)) for name in names}
+        self._leaving = draft.cluster.leaving | draft.victims
+        self.capacity = Capacity()
+        for name in names:
+            self.capacity.set_node(name, draft.cluster.state.nodes[name].inventory)
+            self.capacity.set_available(name, available=True)
+            for job_id in (*(job_id for job_id, _ in self._claims[name]), *draft.reserved_on(name)):
+                self._nodes_of.setdefault(job_id, set()).add(name)
+            if self._claims[name] or draft.reserved_on(name):
+                self._renew(name)
+
+    def holders(self) -> list[int]:
+        """Who holds anything there, in the order in which they are expected to end; whom room is reserved for last."""
+        schedule, rooms = self._draft.cluster.schedule, self._draft.cluster.state.rooms
+        benefits = rooms.keys() | self._draft.benefits
+
+        def end(job_id: int) -> tuple[bool, int, int]:
+            end_at = schedule.end_of(job_id)
+            return job_id in benefits, ENDLESS if end_at is None else end_at, job_id
+
+        return sorted(self._nodes_of, key=end)
+
+    def set_gone(self, job_id: int, *, gone: bool) -> None:
+        """Take a job, and what is reserved for it, to be gone or there."""
+        (self._gone.add if gone else self._gone.discard)(job_id)
+        for name in sorted(self._nodes_of[job_id]):
+            self._renew(name)
+
+    def _renew(self, name: str) -> None:
+        inventory = self._draft.cluster.state.nodes[name].inventory
+        room = NodeRoom(inventory)
+        for job_id, (share, demand) in self._claims[name]:
+            if job_id not in self._gone:
+                room.claim(share, demand)
+        reserved = {job: claim for job, claim in self._draft.reserved_on(name).items() if job not in self._gone}
+        if reserved:
+            later = NodeRoom(inventory)
+            for job_id, (share, demand) in self._claims[name]:
+                if job_id not in self._gone and job_id not in self._leaving:
+                    later.claim(share, demand)
+            for share, demand in reserved.values():
+                later.claim(share, demand)
+            room = room.lesser(later)
+        self.capacity.put_room(name, room)
+
+
+def room_needed(turn: Turn) -> RoomNeeded | None:
+    """The least that would have to end for the job to fit; None where nothing would do."""
+    nodes, demand = turn.cluster.state.nodes, turn.asker.demand
+    fitting = sorted(name for name, node in nodes.items() if node_matches(node, demand))
+    open_now = [name for name in fitting if nodes[name].available and name not in turn.asker.excluded]
+    for names in (open_now, fitting):
+        answer = _least_gone(_WhatIf(turn, names), demand)
+        if answer is not None:
+            gone, found = answer
+            rooms = turn.cluster.state.rooms.keys() | turn.draft.benefits
+            ends, dropped = [job for job in gone if job not in rooms], [job for job in gone if job in rooms]
+            return RoomNeeded(ends, dropped, found, opened=names is fitting and len(open_now) < len(fitting))
+    return None
+
+
+def _least_gone(what_if: _WhatIf, demand: Demand) -> tuple[list[int], Allotment] | None:
+    """The first holders after whose end the demand fits, without those that need not end."""
+    holders, capacity = what_if.holders(), what_if.capacity
+    low, gone, found = 0, 0, place(capacity, demand)
+    while found is None:
+        if gone == len(holders):
+            return None
+        low = gone + 1
+        gone = _move(what_if, holders, gone, min(len(holders), max(1, 2 * gone)))
+        found = place(capacity, demand)
+    while low < gone:
+        middle = (low + gone) // 2
+        _move(what_if, holders, gone, middle)
+        at_middle = place(capacity, demand)
+        if at_middle is None:
+            _move(what_if, holders, middle, gone)
+            low = middle + 1
+        else:
+            gone, found = middle, at_middle
+    kept = holders[:gone]
+    for job_id in reversed(holders[:gone] if gone <= RETURNS_TRIED else []):
+        what_if.set_gone(job_id, gone=False)
+        without = place(capacity, demand)
+        if without is None:
+            what_if.set_gone(job_id, gone=True)
+        else:
+            kept.remove(job_id)
+            found = without
+    return kept, found
+
+
+def _move(what_if: _WhatIf, holders: list[int], gone: int, count: int) -> int:
+    for job_id in holders[gone:count]:
+        what_if.set_gone(job_id, gone=True)
+    for job_id in holders[count:gone]:
+        what_if.set_gone(job_id, gone=False)
+    return count
+
+
+def room_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused], missing: str) -> Iterator[Reason]:
+    """Why what is free is not enough, and what stands in the way on the nodes that might have been."""
+    if turn.found is not None:
+        return
+    if turn.unported is not None:
+        yield _port(turn)
+        return
+    ends = needed.ends if needed is not None else []
+    demand = turn.asker.demand
+    linked = demand.linked and place(turn.draft.room, demand._replace(linked=False), turn.asker.excluded) is not None
+    by_jobs = f"; it fits once {jobs_named(ends)} {_ends(turn, ends)}" if ends else ""
+    yield Reason(
+        "fabric" if linked else "room",
+        f"{missing}{by_jobs}",
+        jobs=ends[:LISTED],
+        jobs_count=len(ends),
+        at=_last(turn, ends),
+    )
+    yield from _node_reasons(turn, needed, refused)
+
+
+def _node_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused]) -> Iterator[Reason]:
+    for kind, words in (
+        ("cordon", "cordoned"),
+        ("silent", "silent: what runs there is kept, nothing new is placed"),
+        ("strays", "not free of a worker of an earlier attempt yet"),
+        ("excluded", "left out: they refused to start this job a while ago"),
+    ):
+        names = sorted(each.node for each in refused if each.kind == kind and each.matches)
+        if names:
+            many = f"{len(names)} node{' is' if len(names) == 1 else 's are'}"
+            at = min((turn.job.excluded.get(name, 0) for name in names), default=0) if kind == "excluded" else None
+            yield Reason(kind, f"{many} {words}: {listed(names)}", nodes=names[:LISTED], at=at)  # type: ignore[arg-type]
+    shut = [each.node for each in refused if each.kind == "reservation"]
+    jobs = sorted(
+        {job for name in shut for job in turn.draft.reserved_on(name)} | set(needed.reservations if needed else ())
+    )
+    if jobs:
+        where = sorted(
+            set(shut)
+            | {name for name in turn.draft.reserved_nodes() if set(jobs) & turn.draft.reserved_on(name).keys()}
+        )
+        detail = f"room on {listed(where)} is reserved for {jobs_named(jobs)}"
+        yield Reason("reservation", detail, jobs=jobs[:LISTED], jobs_count=len(jobs), nodes=where[:LISTED])
+
+
+def _port(turn: Turn) -> Reason:
+    """No node that it fits on has a rendezvous port left."""
+    assert turn.unported is not None
+    nodes, jobs = turn.cluster.state.nodes, turn.cluster.state.jobs
+    addresses = {node.inventory.address for node in nodes.values() if node_matches(node, turn.asker.demand)}
+    holders = sorted(
+        job.id
+        for job in jobs.values()
+        if turn.cluster.is_live(job) and job.attempt and job.attempt.master_address in addresses
+    )
+    where = [share.node for share in turn.unported.shares]
+    detail = f"fits on {listed(where)}, where no rendezvous port is left; {jobs_named(holders)} hold them"
+    return Reason("port", detail, jobs=holders[:LISTED], jobs_count=len(holders), nodes=where[:LISTED])
+
+
+def _last(turn: Turn, ends: list[int]) -> int | None:
+    """When the last of some jobs is expected to have ended."""
+    known = [turn.cluster.schedule.end_of(job_id) for job_id in ends]
+    last = max((ENDLESS if end_at is None else end_at for end_at in known), default=ENDLESS)
+    return None if last == ENDLESS else max(last, turn.now_at)
+
+
+def _ends(turn: Turn, ends: list[int]) -> str:
+    verb = "has" if len(ends) == 1 else "have"
+    last = _last(turn, ends)
+    if last is None:
+        return f"{verb} ended (nobody knows when)"
+    return f"{verb} ended (expected {'any moment' if last <= turn.now_at else f'in {span(last - turn.now_at)}'})"

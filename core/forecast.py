@@ -1,0 +1,176 @@
+"""When waiting jobs are expected to start, where everything runs for as long as it is expected to and nothing new
+comes.
+
+A simulation by the pass's own rules (`muster.core.allocate`) on a copy of the cluster with the first of those that
+wait: what can start starts, what is expected to end first ends, and so on. Nobody is stopped for others in it, and
+what nobody knows the end of never ends.
+"""
+
+from typing import Final
+
+import msgspec
+
+from muster.core.allocate import Allocator, in_order
+from muster.core.cluster import START_WINDOW_NS, Cluster
+from muster.core.estimates import expected_s
+from muster.core.plan import Draft, Plan
+from muster.core.queues import ENDLESS
+from muster.core.reservations import use_reservations
+from muster.core.state import Attempt, Job, State, Worker
+from muster.events import types as t
+from muster.events.policy import Preemption
+
+LOOKED_AT: Final = 200
+"""So many waiting jobs take part, or four times as many as are asked for."""
+PASSES_MOST: Final = 300
+
+
+def expected_starts(cluster: Cluster, most: int) -> dict[int, int | None]:
+    """Logical times at which the first `most` waiting jobs are expected to start, those with room reserved first
+    (None = nobody knows). The cluster is left as it is."""
+    reserved = list(cluster.state.rooms)
+    waiting = in_order(cluster, max(LOOKED_AT, 4 * most))
+    asked = [job for job in (*reserved, *waiting) if cluster.state.jobs[job].phase == "PENDING"][:most]
+    if not asked:
+        return {}
+    return _Simulation(cluster, [*reserved, *waiting]).run(asked)
+
+
+class _Simulation:
+    """A copy of the cluster in which time passes."""
+
+    def __init__(self, cluster: Cluster, waiting: list[int]) -> None:
+        state = cluster.state
+        live = (job for job in state.jobs.values() if cluster.is_live(job))
+        jobs = {job.id: _copy(job) for job in (*live, *(state.jobs[job_id] for job_id in waiting))}
+        policy = msgspec.structs.replace(state.policy, preemption=Preemption(mode="none"))
+        self._state: Final = State(
+            sequence=state.sequence,
+            time_at=state.time_at,
+            jobs=jobs,
+            nodes=state.nodes,
+            queues=state.queues,
+            policy=policy,
+            rooms=dict(state.rooms),
+            learned=state.learned,
+            past_use=state.past_use,
+            mix=state.mix,
+        )
+        self._cluster: Final = Cluster(self._state)
+        self._starts: Final[dict[int, int | None]] = {}
+        for job_id in sorted(self._cluster.to_judge):
+            self._requeue(jobs[job_id])
+
+    def run(self, asked: list[int]) -> dict[int, int | None]:
+        """Let time pass until all that are asked for have started, or nothing that is known follows."""
+        for _ in range(PASSES_MOST):
+            if not self._pass():
+                if all(job_id in self._starts for job_id in asked):
+                    break
+                following = self._next_time()
+                if following is None:
+                    break
+                self._state.time_at = max(self._state.time_at, following)
+                self._end_what_is_due()
+        return {job_id: self._starts.get(job_id) for job_id in asked}
+
+    def _pass(self) -> bool:
+        """Start what can start; whether anything did."""
+        plan = Plan(self._cluster)
+        draft = Draft(plan)
+        allocator = Allocator(draft)
+        try:
+            if use_reservations(draft):
+                allocator.run()
+        finally:
+            allocator.close()
+            draft.close()
+        for event in plan.events:
+            if isinstance(event, t.JobAllocated):
+                self._start(event)
+            elif isinstance(event, t.RoomReleased):
+                self._release(self._state.jobs[event.job])
+        return bool(plan.events)
+
+    def _start(self, event: t.JobAllocated) -> None:
+        cluster, now_at = self._cluster, self._state.time_at
+        job = self._state.jobs[event.job]
+        self._starts[job.id] = now_at
+        if job.id in self._state.rooms:
+            cluster.unreserve(job)
+        cluster.dequeue(job)
+        workers = [Worker(p.rank, p.node, p.incarnation, p.devices, "running") for p in event.placements]
+        job.attempts = event.attempt
+        job.phase = "RUNNING"
+        job.attempt = Attempt(
+            number=event.attempt,
+            allocated=0,
+            allocated_ns=0,
+            allocated_at=now_at,
+            workers=workers,
+            master_address=event.master_address,
+            master_port=event.master_port,
+            start_by_at=now_at + START_WINDOW_NS,
+            expected_s=expected_s(self._state, job)[0],
+            started_at=now_at,
+        )
+        cluster.hold_port(job.attempt)
+        for worker in workers:
+            cluster.claim(job.id, worker)
+        cluster.review(job)
+
+    def _release(self, job: Job) -> None:
+        self._cluster.unreserve(job)
+        if job.phase == "PENDING":
+            self._cluster.enqueue(job)
+
+    def _next_time(self) -> int | None:
+        """When the next of what runs is expected to end, or a node may be used again by a job that it refused."""
+        now_at = self._state.time_at
+        times = [line[0][0] for line in self._cluster.schedule.by_queue.values()]
+        for job_id in self._cluster.excluding:
+            times += [until for until in self._state.jobs[job_id].excluded.values() if until > now_at]
+        following = min(times, default=ENDLESS)
+        return None if following == ENDLESS else following
+
+    def _end_what_is_due(self) -> None:
+        lines = self._cluster.schedule.by_queue.values()
+        due = [job_id for line in lines for end_at, job_id in line if end_at <= self._state.time_at]
+        for job_id in sorted(due):
+            self._end(self._state.jobs[job_id])
+
+    def _end(self, job: Job) -> None:
+        cluster, attempt = self._cluster, job.attempt
+        assert attempt is not None
+        again = attempt.stop == "preempted" or (attempt.stop == "timed_out" and job.spec.limits.on_timeout == "requeue")
+        for worker in attempt.workers:
+            if worker.phase != "gone":
+                worker.phase = "gone"
+                cluster.release(job.id, worker)
+        cluster.free_port(attempt)
+        if again and not job.cancelled_by:
+            self._requeue(job)
+        else:
+            job.phase = "COMPLETED"
+            cluster.close(job)
+
+    def _requeue(self, job: Job) -> None:
+        """The job waits again, in its old place or behind the others, as after `JobRequeued`."""
+        attempt = job.attempt
+        assert attempt is not None
+        if attempt.stop == "timed_out":
+            job.since, job.since_at = self._state.sequence + job.id, self._state.time_at
+        else:
+            job.since_at += self._state.time_at - attempt.allocated_at
+        job.phase = "PENDING"
+        self._cluster.close(job)
+        self._cluster.enqueue(job)
+
+
+def _copy(job: Job) -> Job:
+    """A job with an attempt and workers of its own, as far as they change."""
+    attempt = job.attempt
+    if attempt is None:
+        return msgspec.structs.replace(job)
+    workers = [msgspec.structs.replace(worker) for worker in attempt.workers]
+    return msgspec.structs.replace(job, attempt=msgspec.structs.replace(attempt, workers=workers))
