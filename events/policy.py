@@ -76,7 +76,7 @@ class Policy(_Part, frozen=True):
     ageing: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10
     half_life: Duration = 86_400
     backfill: Backfill = Backfill()
-    placement: Literal["best-fit", "fragmentation", "spread"] = "best-fit"
+    placement: Literal["best-fit", "fragmentation", "spread", "tight"] = "best-fit"
     topology: Annotated[list[LabelText], msgspec.Meta(max_length=8)] = msgspec.field(
         default_factory=lambda: ["nvlink", "rack"]
     )
