@@ -28,7 +28,7 @@ from muster.core.queues import ENDLESS, Vector
 from muster.core.state import Job
 from muster.events.types import RoomReserved
 
-FORECAST_MOST: Final = 200
+FORECAST_MOST: Final = 100
 """The expected start of a job further back than this is not worked out."""
 FITS: Final = "fits now: it starts with the next pass"
 OWN_BOUNDS: Final = ("capacity", "job_limit", "user_limit", "urgent_limit", "excluded")

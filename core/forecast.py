@@ -20,16 +20,18 @@ from muster.core.state import Attempt, Job, State, Worker
 from muster.events import types as t
 from muster.events.policy import Preemption
 
-LOOKED_AT: Final = 200
-"""So many waiting jobs take part, or four times as many as are asked for."""
-PASSES_MOST: Final = 300
+LOOKED_AT: Final = 100
+"""So many waiting jobs take part, or twice as many as are asked for."""
+PASSES_MOST: Final = 200
+PASSES_EXACT: Final = 100
+"""After so many passes, ends that are close together (within a twentieth of the time since now) are taken as one."""
 
 
 def expected_starts(cluster: Cluster, most: int) -> dict[int, int | None]:
     """Logical times at which the first `most` waiting jobs are expected to start, those with room reserved first
     (None = nobody knows). The cluster is left as it is."""
     reserved = list(cluster.state.rooms)
-    waiting = in_order(cluster, max(LOOKED_AT, 4 * most))
+    waiting = in_order(cluster, max(LOOKED_AT, 2 * most))
     asked = [job for job in (*reserved, *waiting) if cluster.state.jobs[job].phase == "PENDING"][:most]
     if not asked:
         return {}
@@ -56,6 +58,7 @@ class _Simulation:
             past_use=state.past_use,
             mix=state.mix,
         )
+        self._began_at: Final = state.time_at
         self._cluster: Final = Cluster(self._state)
         self._starts: Final[dict[int, int | None]] = {}
         for job_id in sorted(self._cluster.to_judge):
@@ -63,11 +66,11 @@ class _Simulation:
 
     def run(self, asked: list[int]) -> dict[int, int | None]:
         """Let time pass until all that are asked for have started, or nothing that is known follows."""
-        for _ in range(PASSES_MOST):
+        for number in range(PASSES_MOST):
             if not self._pass():
                 if all(job_id in self._starts for job_id in asked):
                     break
-                following = self._next_time()
+                following = self._next_time(exact=number < PASSES_EXACT)
                 if following is None:
                     break
                 self._state.time_at = max(self._state.time_at, following)
@@ -124,14 +127,18 @@ class _Simulation:
         if job.phase == "PENDING":
             self._cluster.enqueue(job)
 
-    def _next_time(self) -> int | None:
+    def _next_time(self, *, exact: bool) -> int | None:
         """When the next of what runs is expected to end, or a node may be used again by a job that it refused."""
         now_at = self._state.time_at
-        times = [line[0][0] for line in self._cluster.schedule.by_queue.values()]
+        lines = self._cluster.schedule.by_queue.values()
+        times = [line[0][0] for line in lines]
         for job_id in self._cluster.excluding:
             times += [until for until in self._state.jobs[job_id].excluded.values() if until > now_at]
         following = min(times, default=ENDLESS)
-        return None if following == ENDLESS else following
+        if following == ENDLESS:
+            return None
+        until = following if exact else following + (following - self._began_at) // 20
+        return max((end_at for line in lines for end_at, _ in line if end_at <= until), default=following)
 
     def _end_what_is_due(self) -> None:
         lines = self._cluster.schedule.by_queue.values()
