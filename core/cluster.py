@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from muster.core.capacity import Capacity, NodeRoom, Share
 from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.lines import Lines
+from muster.core.order import duration_s
 from muster.core.placement import place
 from muster.core.queues import NOTHING, Queue, Tree, Vector, plus
 from muster.core.resources import Demand, demand_of
@@ -46,6 +47,7 @@ class Cluster:
         self._totals: Final[dict[str, Vector]] = {}  # what each node adds to the cluster
         self._scheme_is_stale = True
         self._ledger: Ledger | None = None  # None = to be added up anew before it is looked at
+        self._bare: Ledger | None = None  # the bounds, with nothing held
         self._charges: Final[dict[tuple[int, int], tuple[Claimant, Vector]]] = {}  # of workers, as the ledger has them
         self.leaving: Final[set[int]] = set()  # jobs whose workers are being stopped
         self.to_stop: Final[set[int]] = set()  # jobs whose attempt has workers to be told to stop
@@ -112,6 +114,13 @@ class Cluster:
             known = self._placeable[shape] = place(self.hardware, self.demand(job)) is not None
         return known
 
+    def could_admit(self, who: Claimant, claim: Vector) -> bool:
+        """Whether the bounds of queues and lanes, with nothing running, would let a claim in."""
+        tree = self.ledger().tree
+        if self._bare is None or self._bare.tree is not tree:
+            self._bare = Ledger(tree)
+        return self._bare.admits(who, claim)
+
     def enqueue(self, job: Job) -> None:
         """Put a job among those that wait."""
         if job.excluded:
@@ -164,6 +173,16 @@ class Cluster:
         else:
             self.schedule.drop(job)
             self.leaving.discard(job.id)
+
+    def note_running(self, job: Job, attempt: Attempt) -> None:
+        """An attempt's first worker runs: its end is expected later, and the first while in which it is left alone is
+        running out."""
+        self.schedule.note(job, attempt)
+        if attempt.expected_s:
+            self.settled_until = None
+        elif self.settled_until is not None:
+            first_while_ns = duration_s(self.state.policy.preemption.min_runtime) * SECOND_NS
+            self.settled_until = min(self.settled_until, self.state.time_at + first_while_ns)
 
     def _leave(self, job: Job, attempt: Attempt) -> None:
         self.leaving.add(job.id)

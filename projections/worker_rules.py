@@ -66,7 +66,7 @@ def mark_running(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, p
     if not attempt.started_ns:
         attempt.started_ns = now_ns
         attempt.started_at = cluster.state.time_at
-        cluster.schedule.note(job, attempt)
+        cluster.note_running(job, attempt)
     job.started_ns = job.started_ns or now_ns
     if not attempt.awaits_start():
         cluster.starting.pop(job.id, None)
