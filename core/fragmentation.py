@@ -16,6 +16,7 @@ sigmoid is looked up among the changes at which it steps.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core.resources import Demand
@@ -31,7 +32,7 @@ KEPT_CHOICES: Final = 200_000
 TIGHTNESS: Final = 800
 """Under `tight`, so many thousandths of a device left weigh as much as one more that nobody could use."""
 
-_EXACT: Final = Context(prec=40, rounding=ROUND_CEILING)
+_EXACT: Final = Context(prec=40)
 
 
 class DeviceLeft(NamedTuple):
@@ -129,13 +130,15 @@ class Measure:
         return found
 
 
+@cache
+def _logits() -> tuple[Decimal, ...]:
+    """ln(s / (100 - s)) for s = 1, 2 .. 99: where 100 times the sigmoid is s. Decimal, so the same on any machine."""
+    return tuple(_EXACT.ln(_EXACT.divide(Decimal(s), Decimal(100 - s))) for s in range(1, 100))
+
+
 def _steps(total: int) -> list[int]:
-    """The least changes of fragmentation at which the score is 1, 2 .. 99: 1,000 ln(s / (100 - s)) thousandths, times
-    the mix's total weight, rounded up."""
-    return [
-        int((_EXACT.ln(_EXACT.divide(Decimal(s), Decimal(100 - s))) * 1000 * total).to_integral_value(ROUND_CEILING))
-        for s in range(1, 100)
-    ]
+    """The least changes of fragmentation, times the mix's total weight, at which the score is 1, 2 .. 99."""
+    return [int((logit * 1000 * total).to_integral_value(ROUND_CEILING)) for logit in _logits()]
 
 
 class Fragmentation:

@@ -29,11 +29,8 @@ class _Part(NamedTuple):
     devices: int
 
 
-class _Group(NamedTuple):
-    """Pools of one model that may hold a gang together, and where that is, in words."""
-
-    where: str
-    pools: list[Pool]
+_Group = list[Pool]
+"""Pools of one model that may hold a gang together."""
 
 
 def admits(room: NodeRoom, name: str, demand: Demand, excluded: frozenset[str]) -> bool:
@@ -80,46 +77,76 @@ def share_of(capacity: Capacity, pool: Pool, demand: Demand, name: str, devices:
 
 def place_on_several(capacity: Capacity, demand: Demand, excluded: frozenset[str]) -> Allotment | None:
     """Where a gang goes on several nodes, or None where it does not fit."""
-    for groups in _levels(capacity, demand):
-        found = _best_of(capacity, groups, demand, excluded)
-        if found is None:
-            continue
-        where, parts = found
-        shares = [share_of(capacity, part.pool, demand, part.name, part.devices, len(parts)) for part in sorted(parts)]
-        split = "an even split" if len({part.devices for part in parts}) == 1 else "an uneven split"
-        return Allotment(shares, f"best-fit: {split} over {len(parts)} nodes{where}")
+    anywhere = _anywhere(capacity, demand)
+    narrow = [_within(label, capacity, demand) for label in capacity.scheme.topology]
+    if any(narrow) and not any(_split(capacity, group, demand, excluded) for group in anywhere):
+        return None
+    for groups in (*narrow, anywhere):
+        parts = _best_of(capacity, groups, demand, excluded)
+        if parts:
+            shares = [share_of(capacity, part.pool, demand, part.name, part.devices, len(parts)) for part in parts]
+            shares.sort(key=lambda share: share.node)
+            split = "an even split" if len({part.devices for part in parts}) == 1 else "an uneven split"
+            return Allotment(shares, f"best-fit: {split} over {len(parts)} nodes{_where(parts[0].pool, demand)}")
     return None
 
 
-def _levels(capacity: Capacity, demand: Demand) -> Iterator[list[_Group]]:
-    for label in capacity.scheme.topology:
-        pools = models_of(capacity.domains.get(label, {}).values(), demand)
-        yield [_Group(f" of {pool.domain}", [pool]) for pool in pools if pool.fabric or not demand.linked]
-    pools = models_of(capacity.pools.values(), demand)
-    if demand.linked:
-        yield [_Group(f" on fabric {pool.fabric}", [pool]) for pool in pools if pool.fabric]
-    else:
-        by_model: dict[str, list[Pool]] = {}
-        for pool in pools:
-            by_model.setdefault(pool.model, []).append(pool)
-        yield [_Group("", pools) for pools in by_model.values()]
+def _where(pool: Pool, demand: Demand) -> str:
+    if pool.domain:
+        return f" of {pool.domain}"
+    return f" on fabric {pool.fabric}" if demand.linked else ""
 
 
-def _best_of(
-    capacity: Capacity, groups: list[_Group], demand: Demand, excluded: frozenset[str]
-) -> tuple[str, list[_Part]] | None:
-    """The group that holds the gang on the fewest nodes, of these the one with the fewest idle devices."""
-    least = demand.nodes if isinstance(demand.nodes, int) else max(-(-demand.gpus // max(capacity.largest, 1)), 2)
-    idle = [sum(pool.idle_devices for pool in group.pools) for group in groups]
-    able = [place for place in range(len(groups)) if idle[place] >= demand.gpus or not demand.exclusive]
-    best: tuple[str, list[_Part]] | None = None
-    for place in sorted(able, key=lambda place: (idle[place], place)):
-        parts = _split(capacity, groups[place].pools, demand, excluded)
-        if parts and (best is None or len(parts) < len(best[1])):
-            best = (groups[place].where, parts)
-            if len(parts) <= least:
-                break
+def _within(label: str, capacity: Capacity, demand: Demand) -> list[_Group]:
+    """The nodes with one value of a topology label, for each value by which the gang may have room."""
+    pools = models_of(capacity.domains.get(label, {}).values(), demand)
+    least = _least_idle(demand)
+    roomy = [pool for pool in pools if pool.idle_devices >= least and (pool.fabric or not demand.linked)]
+    roomy.sort(key=lambda pool: pool.idle_devices)
+    return [[pool] for pool in roomy]
+
+
+def _anywhere(capacity: Capacity, demand: Demand) -> list[_Group]:
+    """The nodes that may hold a gang together at all: those of one fabric, or of one model without the link."""
+    groups: dict[tuple[str, str], _Group] = {}
+    for pool in models_of(capacity.pools.values(), demand):
+        if pool.fabric or not demand.linked:
+            groups.setdefault((pool.model, pool.fabric if demand.linked else ""), []).append(pool)
+    idle = {key: sum(pool.idle_devices for pool in group) for key, group in groups.items()}
+    least = _least_idle(demand)
+    return [groups[key] for key in sorted(groups, key=lambda key: (idle[key], key)) if idle[key] >= least]
+
+
+def _least_idle(demand: Demand) -> int:
+    return demand.gpus if demand.exclusive else 0
+
+
+def _best_of(capacity: Capacity, groups: list[_Group], demand: Demand, excluded: frozenset[str]) -> list[_Part]:
+    """The gang on the fewest nodes of one group, of groups with as few the first."""
+    fixed = isinstance(demand.nodes, int)
+    best: list[_Part] = []
+    for group in groups:
+        if best and (fixed or (demand.exclusive and _least_nodes(group, demand.gpus) >= len(best))):
+            continue
+        parts = _split(capacity, group, demand, excluded)
+        if parts and (not best or len(parts) < len(best)):
+            best = parts
     return best
+
+
+def _least_nodes(group: _Group, devices: int) -> int:
+    """How many nodes it takes at least for so many whole devices, by idle devices alone."""
+    nodes = 0
+    heights = sorted(
+        ((height[0], len(shelf)) for pool in group for height, shelf in pool.shelves.items()), reverse=True
+    )
+    for idle, count in heights:
+        if not idle or devices <= 0:
+            break
+        needed = min(-(-devices // idle), count)
+        nodes += needed
+        devices -= needed * idle
+    return nodes
 
 
 def _split(capacity: Capacity, pools: list[Pool], demand: Demand, excluded: frozenset[str]) -> list[_Part] | None:
