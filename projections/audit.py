@@ -92,12 +92,19 @@ def audit(
 
 
 def _enter(source: Source, first: int, last: int) -> tuple[Fold, set[int]]:
-    """The fold to begin with: a snapshot at or before `first` - 1 and every basis in the range; and the bases."""
+    """The fold to begin with: a snapshot at or before `first` - 1 and every basis in the range, which stands in the middle
+    of no pass; and the bases."""
     if not isinstance(source, Mirror):
         return Fold.empty(), _bases(source, 1, last)
     bases = _bases(source, first, last)
-    fold = nearest_fold(source, min(first - 1, min(bases, default=first)))
-    return fold, bases | _bases(source, fold.cluster.state.sequence + 1, first - 1)
+    start = min(first - 1, min(bases, default=first))
+    while True:
+        fold = nearest_fold(source, start)
+        entered = fold.cluster.state.sequence
+        between = _bases(source, entered + 1, first - 1)
+        start = min(between, default=entered)
+        if start >= entered:
+            return fold, bases | between
 
 
 def _bases(source: Source, first: int, last: int) -> set[int]:
