@@ -20,12 +20,17 @@ from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
 from muster.core.releasing import Asker
 from muster.core.reservations import use_reservations
+from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
 
 Verdict = Literal["taken", "passed", "full"]
 
 BACKFILLED: Final = "; backfilled past job "
 """What the reason of a start ends with where it passed a head, before that job's number."""
+
+
+LOOK_NS: Final = 60 * SECOND_NS
+"""How long a pass that nobody knows the outlook of is not taken again while nothing changes."""
 
 
 class OpenLine:
@@ -57,7 +62,7 @@ def allocate(plan: Plan) -> None:
         allocator.close()
         draft.close()
     if len(plan.events) == before:
-        cluster.settled_until = allocator.wake_at()
+        cluster.settled_until, cluster.look_at = allocator.outlook()
 
 
 class Allocator:
@@ -83,12 +88,13 @@ class Allocator:
             for queue in draft.ledger.tree.queues[path].upwards():
                 self._open[queue.path] = self._open.get(queue.path, 0) + 1
 
-    def wake_at(self) -> int | None:
-        """Until when nothing can start if nothing changes (None = who knows)."""
+    def outlook(self) -> tuple[int | None, int]:
+        """Until when nothing can start if nothing changes (None = who knows), and when to look again in any case."""
+        wake_at = min(self._wake_at, self._preemptor.wake_at or ENDLESS)
         fair = any(len(line.users) > 1 for line in self._cluster.lines.by_queue.values())
-        if fair or self._preemptor.tried:
-            return None
-        return min(self._wake_at, self._preemptor.wake_at or ENDLESS)
+        if fair or self._preemptor.tried:  # as time goes by another user may come first, or other victims be cheaper
+            return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
+        return wake_at, wake_at
 
     def close(self) -> None:
         """Show the room as it is."""
@@ -302,7 +308,7 @@ def may_wait(cluster: Cluster, asker: Asker, obstacles: list[Obstacle]) -> bool:
     queue's bounds or the lanes would keep it for ever."""
     if any(obstacle.kind in OWN for obstacle in obstacles) or not cluster.could_hold(asker.job):
         return False
-    return not obstacles or cluster.could_admit(asker.claimant, asker.least)
+    return cluster.could_admit(asker.claimant, asker.least)
 
 
 def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:

@@ -58,6 +58,7 @@ class Cluster:
         self.excluding: Final[set[int]] = set()  # waiting jobs that some node has refused
         self.keys: Final[dict[tuple[str, str], int]] = {(key.user, key.key): key.job for key in state.keys}
         self.settled_until: int | None = None  # nothing can be placed before; None = something may
+        self.look_at: int | None = None  # when to look again for what can be placed although nothing has changed
         self._demands: Final[dict[int, Demand]] = {}
         self._shapes: Final[dict[Demand, int]] = {}
         self._shape_of: Final[dict[int, int]] = {}
@@ -182,7 +183,7 @@ class Cluster:
             self.settled_until = None
         elif self.settled_until is not None:
             first_while_ns = duration_s(self.state.policy.preemption.min_runtime) * SECOND_NS
-            self.settled_until = min(self.settled_until, self.state.time_at + first_while_ns)
+            self.settled_until = self.look_at = min(self.settled_until, self.state.time_at + first_while_ns)
 
     def _leave(self, job: Job, attempt: Attempt) -> None:
         self.leaving.add(job.id)

@@ -1,19 +1,17 @@
 """One pass: what follows now from the state, as decisions with their commands. Pure: no memory, clock or chance.
 
 In order: nodes whose lease has run out are lost; attempts whose time is over, and workers that must end, are told to;
-attempts that are over are requeued; waiting jobs are placed (`muster.core.allocate`). A pass ends where one atomic
-append is full; what is left is the next pass, on a new basis.
+attempts that are over are requeued; waiting jobs are placed (`muster.core.allocate`), where no attempt was found to be
+over its time. A pass ends where one atomic append is full; what is left is the next pass, on a new basis.
 """
 
 from itertools import takewhile
-from typing import Final
 
 from muster.core.allocate import allocate
 from muster.core.cluster import Cluster
 from muster.core.commands import stop_commands
 from muster.core.plan import Plan, live_workers
 from muster.core.queues import ENDLESS
-from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
 from muster.events import types as t
 
@@ -21,26 +19,29 @@ from muster.events import types as t
 def decide(cluster: Cluster) -> list[t.Event]:
     """The decisions and commands of one pass, in the order of their append; [] = nothing follows."""
     plan = Plan(cluster)
-    if _declare_lost(plan) and _time_out(plan) and _order_stops(plan) and _stop_strays(plan) and _requeue(plan):
+    done = _declare_lost(plan) and _time_out(plan) and _order_stops(plan) and _stop_strays(plan) and _requeue(plan)
+    if done and not any(map(_ends_attempts, plan.events)):
         allocate(plan)
     return plan.events
 
 
-FAIR_LOOK_NS: Final = 60 * SECOND_NS
+def _ends_attempts(event: t.Event) -> bool:
+    """Whether attempts are over by this: who is placed or stopped beside them is decided on what is true then."""
+    return isinstance(event, t.NodeLost | t.JobTimedOut) or (
+        isinstance(event, t.StopOrdered) and event.cause == "start_overdue"
+    )
 
 
 def next_time(cluster: Cluster) -> int | None:
-    """The logical time at which `decide` may give something that it does not give now (None = never by time)."""
+    """The logical time at which `decide`, which has just given nothing, may give something (None = never by time)."""
     now_at = cluster.state.time_at
     times = [cluster.state.nodes[name].lost_at for name in cluster.silent]
     times += [start_by_at for start_by_at in cluster.starting.values() if start_by_at > now_at][:1]
     times += [limit_at for limit_at, _ in cluster.schedule.limits[:1]]
     for job_id in cluster.excluding:
         times += [until for until in cluster.state.jobs[job_id].excluded.values() if until > now_at]
-    if cluster.settled_until is not None and now_at < cluster.settled_until < ENDLESS:
-        times.append(cluster.settled_until)
-    elif any(len(line.users) > 1 for line in cluster.lines.by_queue.values()):
-        times.append(now_at + FAIR_LOOK_NS)  # past use fades: another user may come first
+    if cluster.look_at is not None and now_at < cluster.look_at < ENDLESS:
+        times.append(cluster.look_at)
     return min(times, default=None)
 
 

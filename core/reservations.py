@@ -2,7 +2,7 @@
 
 from muster.core.capacity import NodeRoom
 from muster.core.cluster import Cluster
-from muster.core.ledger import negative
+from muster.core.ledger import Obstacle, negative
 from muster.core.plan import Draft
 from muster.core.state import Job, Room
 
@@ -16,7 +16,7 @@ def use_reservations(draft: Draft) -> bool:
             if not draft.release(job, "beneficiary_gone", f"job {job.id} is {job.phase}"):
                 return False
             continue
-        loss = _loss(cluster, room)
+        loss = _loss(cluster, room) or _bar(draft, job, room)
         if loss:
             if not draft.release(job, "room_lost", loss):
                 return False
@@ -44,16 +44,26 @@ def _loss(cluster: Cluster, room: Room) -> str:
     return ""
 
 
+def _bar(draft: Draft, job: Job, room: Room) -> str:
+    """Which bound has been changed so that it keeps the job out of its room for ever ("" = none)."""
+    barred = _obstacles(draft, job, room, staying=True)
+    return f"{barred[0].kind} {barred[0].name}".strip() + " keeps it out" if barred else ""
+
+
 def _is_free(draft: Draft, job: Job, room: Room) -> bool:
     """Whether all of it is free now, and the queue's bounds let the job in."""
-    cluster, ledger = draft.cluster, draft.ledger
-    claims = cluster.room_claims(room)
-    for share, demand in claims:
+    cluster = draft.cluster
+    for share, demand in cluster.room_claims(room):
         if not cluster.state.nodes[share.node].available or not cluster.room_now(share.node).holds(share, demand):
             return False
-    who, claim = ledger.claimant(job), draft.vector(claims)
+    return not _obstacles(draft, job, room, staying=False)
+
+
+def _obstacles(draft: Draft, job: Job, room: Room, *, staying: bool) -> list[Obstacle]:
+    ledger = draft.ledger
+    who, claim = ledger.claimant(job), draft.vector(draft.cluster.room_claims(room))
     ledger.charge(who, negative(claim))  # what is reserved counts already
     try:
-        return ledger.admits(who, claim)
+        return ledger.obstacles(who, claim, staying=staying)
     finally:
         ledger.charge(who, claim)
