@@ -92,8 +92,8 @@ def audit(
 
 
 def _enter(source: Source, first: int, last: int) -> tuple[Fold, set[int]]:
-    """The fold to begin with: a snapshot at or before `first` - 1 and every basis in the range, which stands in the middle
-    of no pass; and the bases."""
+    """The fold to begin with: a snapshot at or before `first` - 1 and every basis in the range, which stands in the
+    middle of no pass; and the bases."""
     if not isinstance(source, Mirror):
         return Fold.empty(), _bases(source, 1, last)
     bases = _bases(source, first, last)

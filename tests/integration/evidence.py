@@ -53,7 +53,7 @@ async def prove(site: User, expected: Sequence[Expected]) -> Proof:
     check_trace(trace(site.folder), proof, expected)
     report = await site.audit()
     assert report.ok, report.findings[:5]
-    assert report.last == len(entries), [entry for entry in await site.entries()][-6:]
+    assert report.last >= len(entries)  # a scheduler may have begun a term meanwhile
     return proof
 
 
