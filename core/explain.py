@@ -22,7 +22,6 @@ from muster.core.explain_turn import Turn, pass_of, turn_of
 from muster.core.explain_words import jobs_named
 from muster.core.explanation import AllocationStep, ExpectedStart, Explanation, Reason, WorkerPlace
 from muster.core.forecast import expected_starts
-from muster.core.ledger import Obstacle
 from muster.core.plan import Draft
 from muster.core.queues import ENDLESS, Vector
 from muster.core.state import Job
@@ -31,8 +30,6 @@ from muster.events.types import RoomReserved
 FORECAST_MOST: Final = 100
 """The expected start of a job further back than this is not worked out."""
 FITS: Final = "fits now: it starts with the next pass"
-OWN_BOUNDS: Final = ("capacity", "job_limit", "user_limit", "urgent_limit", "excluded")
-"""Reasons that have nothing to do with those who wait before the job."""
 
 
 def explain(cluster: Cluster, job_id: int) -> Explanation:
@@ -62,13 +59,13 @@ def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
             reasons.append(Reason("capacity", allocation.why))
         else:
             reasons += room_reasons(turn, needed, refused, what_is_missing(turn, free))
-        summary = _summary(turn, held_back, obstacles, allocation.why)
+        summary = _summary(turn, held_back, allocation.why)
         needs = needs_of(turn, reasons, needed)
         spared = unstopped(turn)
         stopped = _considered(turn, turns, job)
     if stopped is not None:
         reasons, needs, spared, summary = [], [], [], stopped
-    if ahead and any(reason.kind not in OWN_BOUNDS for reason in reasons):
+    if ahead and reasons:
         reasons.append(ahead_reason(ahead))
     heads = [reason.jobs[0] for reason in reasons if reason.kind == "order" and reason.jobs]
     return Explanation(
@@ -125,16 +122,17 @@ def _line(turn: Turn) -> str:
     missing = (
         FITS if turn.found is not None else what_is_missing(turn, free_devices(turn.draft.room, turn.asker.demand))
     )
-    return _summary(turn, order_reasons(turn), bounds_broken(turn, _places(turn, None)), missing)
+    return _summary(turn, order_reasons(turn), missing)
 
 
-def _summary(turn: Turn, held_back: list[Reason], obstacles: list[Obstacle], allocation: str) -> str:
+def _summary(turn: Turn, held_back: list[Reason], allocation: str) -> str:
     """The first of the reasons in a line."""
     if never_fits(turn):
         return allocation
     if held_back:
         head = f"waits {held_back[0].detail}"
         return f"{head}; it {allocation}" if turn.found is None else head
+    obstacles = bounds_broken(turn, _places(turn, None))
     if obstacles:
         return f"waits: {bound_reason(turn, obstacles[0], with_holders=False).detail}"
     return allocation

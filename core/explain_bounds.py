@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, amounts_over, devices, jobs_named, quantity
+from muster.core.explain_words import LISTED, amounts_over, jobs_named, quantity
 from muster.core.explanation import Amount, Reason
 from muster.core.ledger import Claimant, Obstacle
 from muster.core.plan import Draft
@@ -17,11 +17,14 @@ HOLDERS_NAMED: Final = 3
 
 def bounds_broken(turn: Turn, claims: list[Vector]) -> list[Obstacle]:
     """Every bound that the job would break now: by what it claims at least, and by these claims, which it would have in
-    some place."""
+    some place. A limit is named where it was set, not for each queue below."""
+    ledger = turn.draft.ledger
     found: dict[tuple[str, str], Obstacle] = {}
     for claim in (turn.asker.least, *claims):
-        for obstacle in turn.draft.ledger.obstacles(turn.asker.claimant, claim):
-            found.setdefault((obstacle.kind, obstacle.name), obstacle)
+        for obstacle in ledger.obstacles(turn.asker.claimant, claim):
+            inherited = obstacle.kind == "queue_limit" and not ledger.tree.queues[obstacle.name].has_own_limit
+            if not inherited:
+                found.setdefault((obstacle.kind, obstacle.name), obstacle)
     return list(found.values())
 
 
@@ -32,7 +35,8 @@ def bound_reason(turn: Turn, obstacle: Obstacle, *, with_holders: bool = True) -
     detail = "; ".join(_sum(turn, obstacle, amount) for amount in amounts[:1])
     if holders:
         detail += f"; most is held by {jobs_named(holders[:HOLDERS_NAMED])}"
-    return Reason(obstacle.kind, detail, obstacle.name, holders[:LISTED], len(holders), amounts=amounts)
+    name = ", ".join(keepers(turn)) if obstacle.kind == "kept" else obstacle.name
+    return Reason(obstacle.kind, detail, name, holders[:LISTED], len(holders), amounts=amounts)
 
 
 def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
@@ -50,7 +54,10 @@ def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
         case "lane":
             return f"lane {queue} is kept for small jobs: others hold {held}, of {bound} that it leaves; it adds {adds}"
         case "kept":
-            who = ", ".join(f"{keeper.path} ({devices(left[0])})" for keeper, left in _keepers(turn))
+            place = _DIMENSION[amount.resource]
+            who = ", ".join(
+                f"{queue.path} ({quantity(amount.resource, left[place])})" for queue, left in _keepers(turn)
+            )
             return f"queues keep what they lend to nobody: {who}; {held} are held of the {bound} left; it adds {adds}"
         case _:
             return f"queue {queue} holds {held} of the {bound} that it may; it adds {adds}"
@@ -66,8 +73,9 @@ def _keepers(turn: Turn) -> Iterator[tuple[Queue, Vector]]:
     for queue in ledger.tree.keepers:
         if turn.asker.claimant.queue.is_under(queue):
             continue
-        left = minus(queue.kept, ledger.held[queue.path])
-        if max(left) > 0:
+        a, b, c, d = minus(queue.kept, ledger.held[queue.path])
+        left = max(a, 0), max(b, 0), max(c, 0), max(d, 0)
+        if any(left):
             yield queue, left
 
 

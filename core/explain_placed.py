@@ -15,7 +15,9 @@ from muster.core.explanation import (
     WorkerEnvironment,
     WorkerPlace,
 )
+from muster.core.ledger import negative
 from muster.core.order import ENGINE_VERSION, policy_name
+from muster.core.queues import NOTHING, plus
 from muster.core.state import Attempt, Job, Room
 from muster.events import types as t
 from muster.events.binding import device_environment, rendezvous
@@ -48,7 +50,7 @@ def _passed(attempt: Attempt | None) -> int:
 
 def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
     """A job that waits for others to leave the room that is reserved for it."""
-    awaits = [_awaited(cluster, victim) for victim in room.victims]
+    awaits = [_awaited(cluster, victim) for victim in (*room.victims, *_also_there(cluster, job, room))]
     workers = [WorkerPlace(place.rank, place.node, place.devices) for place in room.placements]
     reservation = ReservedRoom(room.reserved, workers, awaits, room.why)
     nodes = ", ".join(dict.fromkeys(place.node for place in room.placements))
@@ -74,6 +76,34 @@ def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
         reservation=reservation,
         past=past_of(job),
     )
+
+
+def _also_there(cluster: Cluster, job: Job, room: Room) -> list[t.AllocationRef]:
+    """The attempts that were being stopped anyway and are still in the room, or in the sums that it must fit
+    into."""
+    known = {victim.job for victim in room.victims}
+    there: set[int] = set()
+    for share, demand in cluster.room_claims(room):
+        size = len(cluster.state.nodes[share.node].inventory.devices)
+        if max(share.devices, default=-1) < size and not cluster.room_now(share.node).holds(share, demand):
+            there.update(job_id for job_id, _ in cluster.workers_on[share.node] if job_id in cluster.leaving)
+    if not there and not _is_admitted(cluster, job, room):
+        there.update(cluster.leaving)
+    return [t.AllocationRef(job_id, cluster.state.jobs[job_id].attempts) for job_id in sorted(there - known)]
+
+
+def _is_admitted(cluster: Cluster, job: Job, room: Room) -> bool:
+    """Whether the bounds of the job's queues let it in now."""
+    ledger = cluster.ledger()
+    who = ledger.claimant(job)
+    claim = NOTHING
+    for share, demand in cluster.room_claims(room):
+        claim = plus(claim, cluster.vector_of(share, demand))
+    ledger.charge(who, negative(claim))  # what is reserved counts already
+    try:
+        return ledger.admits(who, claim)
+    finally:
+        ledger.charge(who, claim)
 
 
 def _awaited(cluster: Cluster, victim: t.AllocationRef) -> Awaited:

@@ -8,7 +8,7 @@ from muster.core.capacity import Capacity, NodeRoom
 from muster.core.explain_nodes import Refused, node_matches
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import LISTED, jobs_named, listed, span
-from muster.core.explanation import Reason
+from muster.core.explanation import Reason, ReasonKind
 from muster.core.placement import Allotment, place
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand
@@ -38,8 +38,9 @@ class _WhatIf:
         self._claims = {name: list(turn.claims_on(name)) for name in names}
         self._leaving = draft.cluster.leaving | draft.victims
         self.capacity = Capacity()
+        for node in draft.cluster.state.nodes.values():  # all of them: the largest says which gangs may be split
+            self.capacity.set_node(node.name, node.inventory)
         for name in names:
-            self.capacity.set_node(name, draft.cluster.state.nodes[name].inventory)
             self.capacity.set_available(name, available=True)
             for job_id in (*(job_id for job_id, _ in self._claims[name]), *draft.reserved_on(name)):
                 self._nodes_of.setdefault(job_id, set()).add(name)
@@ -157,28 +158,30 @@ def room_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused], 
 
 
 def _node_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused]) -> Iterator[Reason]:
-    for kind, words in (
-        ("cordon", "cordoned"),
-        ("silent", "silent: what runs there is kept, nothing new is placed"),
-        ("strays", "not free of a worker of an earlier attempt yet"),
-        ("excluded", "left out: they refused to start this job a while ago"),
-    ):
-        names = sorted(each.node for each in refused if each.kind == kind and each.matches)
-        if names:
-            many = f"{len(names)} node{' is' if len(names) == 1 else 's are'}"
-            at = min((turn.job.excluded.get(name, 0) for name in names), default=0) if kind == "excluded" else None
-            yield Reason(kind, f"{many} {words}: {listed(names)}", nodes=names[:LISTED], at=at)  # type: ignore[arg-type]
+    """Nodes that could hold it, were they open to it; room there that is kept for others."""
+    nodes, draft = turn.cluster.state.nodes, turn.draft
+    might = [nodes[each.node] for each in refused if each.matches]
+    yield from _shut("cordon", "cordoned", [node.name for node in might if node.cordoned])
+    silent = [node.name for node in might if node.status != "ready"]
+    yield from _shut("silent", "silent, so what runs there is kept and nothing new comes", silent)
+    strays = [node.name for node in might if node.strays]
+    yield from _shut("strays", "not free yet of a worker of an earlier attempt", strays)
+    excluded = [node.name for node in might if node.name in turn.asker.excluded]
+    until = min((turn.job.excluded[name] for name in excluded), default=None)
+    yield from _shut("excluded", "left out, having refused to start this job a while ago", excluded, until)
     shut = [each.node for each in refused if each.kind == "reservation"]
-    jobs = sorted(
-        {job for name in shut for job in turn.draft.reserved_on(name)} | set(needed.reservations if needed else ())
-    )
+    dropped = needed.reservations if needed is not None else []
+    jobs = sorted({*dropped, *(job for name in shut for job in draft.reserved_on(name))})
     if jobs:
-        where = sorted(
-            set(shut)
-            | {name for name in turn.draft.reserved_nodes() if set(jobs) & turn.draft.reserved_on(name).keys()}
-        )
+        where = sorted(name for name in draft.reserved_nodes() if not draft.reserved_on(name).keys().isdisjoint(jobs))
         detail = f"room on {listed(where)} is reserved for {jobs_named(jobs)}"
         yield Reason("reservation", detail, jobs=jobs[:LISTED], jobs_count=len(jobs), nodes=where[:LISTED])
+
+
+def _shut(kind: ReasonKind, words: str, names: list[str], until: int | None = None) -> Iterator[Reason]:
+    if names:
+        many = f"{len(names)} node{' is' if len(names) == 1 else 's are'}"
+        yield Reason(kind, f"{many} {words}: {listed(sorted(names))}", nodes=sorted(names)[:LISTED], at=until)
 
 
 def _port(turn: Turn) -> Reason:

@@ -121,7 +121,8 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Awaited(msgspec.Struct, frozen=True):
-    """An attempt that is stopped for a job; `told` says whether its workers have been."""
+    """An attempt that is being stopped and holds a room reserved for another; `told` says whether its workers have
+    been."""
 
     job: int
     attempt: int

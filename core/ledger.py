@@ -159,8 +159,10 @@ class Ledger:
         total = self.tree.total
         kept = self._kept_by_others(who.queue, staying=staying)
         held = self._now(self.all_held, self.all_leaving, staying=staying)
-        if kept != NOTHING and not within(plus(plus(held, claim), kept), total):
-            found.append(Obstacle("kept", "", held, minus(total, kept), claim))
+        if kept != NOTHING:
+            a, b, c, d = (whole - part if part else ENDLESS for whole, part in zip(total, kept, strict=True))
+            if not within(plus(held, claim), (a, b, c, d)):
+                found.append(Obstacle("kept", "", held, (a, b, c, d), claim))
         for lane, admitted, counts in zip(self.tree.lanes, who.lanes, self.outside, strict=True):
             outside = counts[0] - (counts[1] if staying else 0)
             if not admitted and outside + claim[0] + kept[0] > total[0] - lane.size:

@@ -103,7 +103,7 @@ class Queue:
             self.job_bound = lesser(self.job_bound, resolve(spec.max_job_devices, self.ceiling))
 
     def _resolve(self, spec: QueueSpec, parent: "Queue") -> None:
-        self.limited = parent.limited or spec.limit is not None or spec.borrow is not None
+        self.limited = parent.limited or self.has_own_limit
         if spec.guarantee is not None:
             self.guarantee = resolve(spec.guarantee, parent.guarantee)
         if spec.limit is not None:
@@ -116,6 +116,11 @@ class Queue:
 
     def _part(self, portion: Portion | None) -> Vector:
         return UNBOUNDED if portion is None else resolve(portion, self.ceiling)
+
+    @property
+    def has_own_limit(self) -> bool:
+        """Whether what it may hold at most was said of it, not of a queue that it is in."""
+        return self.spec.limit is not None or self.spec.borrow is not None
 
     @property
     def is_leaf(self) -> bool:
