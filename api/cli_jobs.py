@@ -29,24 +29,35 @@ def _job_line(job: Json, day: str) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _job_table(jobs: list[Json]) -> str:
-    """Jobs as squeue would list them."""
+def _job_table(jobs: list[Json], *, start: bool = False) -> str:
+    """Jobs as squeue would list them; with `start` also when those that wait are expected to."""
     day, letters = today(), width()
-    shown = [place for place, title in enumerate(_JOB_TITLES) if not 0 < letters < _LEFT_OUT_BELOW.get(title, 0)]
-    rows = [_job_line(job, day) for job in jobs]
-    return render(
-        [_JOB_TITLES[place] for place in shown], [[row[place] for place in shown] for row in rows], width=letters
-    )
+    columns = [(title, [_job_line(job, day)[place] for job in jobs]) for place, title in enumerate(_JOB_TITLES)]
+    if start:
+        columns.insert(
+            _JOB_TITLES.index("ELAPSED") + 1, ("EXPECTED START", [_expected_start(job, day) for job in jobs])
+        )
+    shown = [column for column in columns if not 0 < letters < _LEFT_OUT_BELOW.get(column[0], 0)]
+    rows = list(zip(*(cells for _, cells in shown), strict=True))
+    return render([title for title, _ in shown], rows, width=letters)
+
+
+def _expected_start(job: Json, day: str) -> str:
+    if job["state"] != "PENDING":
+        return "-"
+    return moment(job["expected_start"], day) if job["expected_start"] is not None else "unknown"
 
 
 @click.command()
 @click.option("--user", "-u", help="Only of this user.")
 @click.option("--state", "-t", help=_STATE_HELP)
 @click.option("--queue", "-q", help="Only of this queue.")
+@click.option("--start", is_flag=True, help="Also when those that wait are expected to start.")
 @client_command(reads=True)
-def queue(session: Session, **filters: Any) -> None:
+def queue(session: Session, *, start: bool, **filters: Any) -> None:
     """Show what runs, and what waits in the order it is considered."""
-    session.show(session.read("/v1/queue", **filters), lambda view: _job_table(view["running"] + view["pending"]))
+    view = session.read("/v1/queue", start=1 if start else None, **filters)
+    session.show(view, lambda found: _job_table(found["running"] + found["pending"], start=start))
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """An explanation of `muster.core.explain` as people read it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -11,16 +11,17 @@ from muster.api.parameters import flag
 from muster.api.problems import ApiError
 from muster.api.reading import find_job
 from muster.api.service import SERVICE, Service, moment_of
+from muster.api.times import elapsed, rfc3339
 from muster.core.explain import explain
-from muster.core.explanation import Explanation, WorkerPlace
+from muster.core.explanation import ExpectedStart, Explanation, Past, ReasonKind, WorkerPlace
 from muster.core.state import PHASE_CODES, Attempt
 from muster.events.codec import decode
 from muster.events.types import JobAllocated
 
 
 class ExplainView(msgspec.Struct, frozen=True):
-    """Why a job waits or runs where it does: the four steps, and the same in lines for a terminal. `basis` is the
-    entry after which steps 1 and 2 are shown where that is another moment than the explanation's own."""
+    """Why a job waits or runs where it does, and the same in lines for a terminal. `basis` is the entry after which
+    steps 1 and 2 are shown where that is another moment than the explanation's own."""
 
     explanation: Explanation
     text: list[str]
@@ -28,7 +29,7 @@ class ExplainView(msgspec.Struct, frozen=True):
 
 
 async def explain_job(request: web.Request) -> web.Response:
-    """The four steps for a job, now or at a past moment."""
+    """Why a job waits or runs where it does, now or at a past moment."""
     moment = await moment_of(request)
     job = await find_job(request, moment)
     if job.id not in moment.state.jobs:
@@ -41,7 +42,8 @@ async def explain_job(request: web.Request) -> web.Response:
     explanation, basis = explain(moment.cluster, job.id), None
     if flag(request, "full") and job.attempt is not None and job.phase != "PENDING":
         explanation, basis = await _with_first_steps(request.app[SERVICE], explanation, job.attempt)
-    return answer(ExplainView(explanation, list(_lines(explanation, basis)), basis), moment.state.sequence)
+    lines = list(explanation_lines(explanation, basis, moment.state.timestamp_ns))
+    return answer(ExplainView(explanation, lines, basis), moment.state.sequence)
 
 
 async def _with_first_steps(service: Service, found: Explanation, attempt: Attempt) -> tuple[Explanation, int | None]:
@@ -60,11 +62,30 @@ async def _with_first_steps(service: Service, found: Explanation, attempt: Attem
     return msgspec.structs.replace(found, filter=then.filter, order=then.order), event.basis.sequence
 
 
-def _lines(found: Explanation, basis: int | None) -> Iterator[str]:
+def explanation_lines(found: Explanation, basis: int | None, now_ns: int) -> Iterator[str]:
+    """An explanation of the moment `now_ns` for a terminal: no line is empty."""
     summary = found.summary.removeprefix(f"is {found.phase}").removeprefix(": ")
     yield f"job {found.job} {found.phase} at entry {found.sequence}" + (f": {summary}" if summary else "")
     if basis is not None:
         yield f"steps 1 and 2 as they were after entry {basis}, on which the allocation was decided"
+    yield from _first_steps(found, basis)
+    yield f"3 allocation   {found.allocation.why}"
+    for worker in found.allocation.workers:
+        yield f"{_INDENT}{_place(worker)}"
+    yield "4 environment  " + ("what its workers see" if found.environment else "made when it is placed")
+    for seen in found.environment:
+        words = " ".join(f"{name}={value}" for name, value in sorted(seen.variables.items()))
+        yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"
+    yield from _block("why it waits", [f"{_REASONS[reason.kind]:<13}{reason.detail}" for reason in found.reasons])
+    yield from _block("nobody stopped", found.unstopped)
+    yield from _block("to start", found.needs)
+    if found.expected is not None:
+        yield f"{'expected':<15}{_expected(found.expected, now_ns)}"
+    if found.past is not None:
+        yield from _block("so far", _past(found.past))
+
+
+def _first_steps(found: Explanation, basis: int | None) -> Iterator[str]:
     if found.filter is not None:
         step = found.filter
         when = "now" if basis is None else "then"
@@ -75,16 +96,69 @@ def _lines(found: Explanation, basis: int | None) -> Iterator[str]:
     if found.order is not None:
         order = found.order
         behind = f", behind job {order.held_back_by}, which does not fit yet" if order.held_back_by else ""
-        yield f"2 order        place {order.place} of {order.waiting} by {order.policy}{behind}"
-    yield f"3 allocation   {found.allocation.why}"
-    for worker in found.allocation.workers:
-        yield f"{_INDENT}{_place(worker)}"
-    yield "4 environment  " + ("what its workers see" if found.environment else "made when it is placed")
-    for seen in found.environment:
-        words = " ".join(f"{name}={value}" for name, value in sorted(seen.variables.items()))
-        yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"
+        own = f" ({order.queue_place} of {order.queue_waiting} in queue {order.queue})" if order.queue else ""
+        yield f"2 order        place {order.place} of {order.waiting}{own} by {order.policy}{behind}"
 
 
+def _expected(expected: ExpectedStart, now_ns: int) -> str:
+    if expected.in_ms is None:
+        return f"unknown: {expected.why}"
+    if expected.in_ms <= 0:
+        return "any moment now"
+    then = rfc3339(now_ns + expected.in_ms * 1_000_000)
+    return f"{then[:10]} {then[11:19]} UTC, in {elapsed(expected.in_ms)}"
+
+
+def _past(past: Past) -> Iterator[str]:
+    if past.attempts > 1:
+        yield f"placed {past.attempts} times, {past.tries} of which count as tries"
+    if past.backfilled_past:
+        yield f"backfilled past job {past.backfilled_past}"
+    if past.made_room:
+        yield f"room was made by {_numbered(past.made_room)}"
+    if past.stopped_for:
+        yield f"stopped for job {past.stopped_for}"
+    if past.preemptions:
+        yield f"made room for others {_times(past.preemptions)}"
+    if past.timeouts:
+        yield f"ran for its whole time limit {_times(past.timeouts)}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _numbered(jobs: list[int]) -> str:
+    return f"job{'' if len(jobs) == 1 else 's'} {', '.join(map(str, jobs[:_SHOWN]))}" + (
+        f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    )
+
+
+def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines under a title that stands beside the first."""
+    for number, line in enumerate(lines):
+        yield f"{title if number == 0 else '':<15}{line}"
+
+
+_REASONS: Final[dict[ReasonKind, str]] = {
+    "capacity": "never fits",
+    "order": "order",
+    "ahead": "order",
+    "queue_limit": "queue limit",
+    "user_limit": "user limit",
+    "urgent_limit": "urgent limit",
+    "job_limit": "job limit",
+    "lane": "lane",
+    "kept": "kept",
+    "room": "room",
+    "fabric": "fabric",
+    "reservation": "reserved",
+    "cordon": "cordon",
+    "silent": "silent",
+    "strays": "busy",
+    "excluded": "left out",
+    "port": "port",
+}
 _INDENT: Final = " " * 15
 _SHOWN: Final = 5
 

@@ -29,6 +29,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "Seconds to wait.",
         "schema": {"type": "number", "minimum": 0, "maximum": 300, "default": 30},
     },
+    "start": {
+        "description": "1 for the expected start of the first hundred that wait.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
     "source": {
         "description": "What is audited: the log, or this server's mirror of it.",
         "schema": {"type": "string", "enum": ["log", "mirror"], "default": "log"},

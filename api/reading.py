@@ -9,7 +9,7 @@ from aiohttp import web
 from muster.api.answers import answer
 from muster.api.clients import CLIENTS
 from muster.api.node_views import holders, jobs_on, node_page, node_view
-from muster.api.parameters import integer, job_id, seconds
+from muster.api.parameters import flag, integer, job_id, seconds
 from muster.api.problems import bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
@@ -129,7 +129,9 @@ async def show_queue(request: web.Request) -> web.Response:
     """What runs, and what waits in the order it is considered."""
     query = _query_of(request, PAGE_LIMIT)
     moment = await moment_of(request)
-    view = queue_view(moment.cluster, moment.now_ns, query.limit, lambda job: _matches(job, query))
+    filtered = bool(query.user or query.queue or query.phases)
+    wanted = (lambda job: _matches(job, query)) if filtered else None
+    view = queue_view(moment.cluster, moment.now_ns, query.limit, wanted, start=flag(request, "start"))
     return answer(view, moment.state.sequence)
 
 

@@ -90,7 +90,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView,
-        ("state", "user", "queue", "limit", *READ),
+        ("start", "state", "user", "queue", "limit", *READ),
     ),
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
     Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),

@@ -14,13 +14,15 @@ from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.allocate import in_order
 from muster.core.cluster import Cluster
 from muster.core.estimates import expected_s
-from muster.core.explain import explain
+from muster.core.explain import summaries
+from muster.core.forecast import expected_starts
 from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Refusal, State
 from muster.events.spec import JobSpec
 from muster.events.types import ExitStatus
 
 EXPLAINED: Final = 10
 ORDERED: Final = 1000
+FORECAST: Final = 100
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -80,16 +82,23 @@ class JobPage(msgspec.Struct, frozen=True):
     next: int | None
 
 
+class WaitingRow(JobRow, frozen=True):
+    """One line of those that wait. `expected_start` is worked out for the first hundred, where it is asked for (None =
+    nobody knows)."""
+
+    expected_start: str | None = None
+
+
 class QueueView(msgspec.Struct, frozen=True):
-    """The running jobs, and the waiting ones in the order in which they are considered; at most so many of each as
-    were asked for. The counts are of all that match."""
+    """The running jobs, and the waiting ones in the order in which they are considered, those with room reserved first;
+    at most so many of each as were asked for. The counts are of all that match."""
 
     sequence: int
     time: str | None
     running_count: int
     pending_count: int
     running: list[JobRow]
-    pending: list[JobRow]
+    pending: list[WaitingRow]
 
 
 class StateView(msgspec.Struct, frozen=True):
@@ -149,7 +158,7 @@ def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
         priority=job.priority,
         gpus=job.spec.gpus,
         nodes=nodes_of(job.attempt) if job.phase != "PENDING" else [],
-        why=job.reason or why,
+        why=f"{why} (before: {job.reason})" if why and job.reason else why or job.reason,
         submitted=rfc3339(job.submitted_ns),
         started=rfc3339_or_none(job.started_ns),
         ended=rfc3339_or_none(job.ended_ns),
@@ -186,33 +195,61 @@ def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:
 
 def _why(job: Job, cluster: Cluster) -> str:
     waits = job.phase == "PENDING" and job.id in cluster.state.jobs
-    return explain(cluster, job.id).summary if waits else ""
+    return summaries(cluster, [job.id])[job.id] if waits else ""
 
 
-def queue_view(cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool]) -> QueueView:
-    """What runs, and what waits, as far as it is wanted; why is worked out for those next in line."""
+def queue_view(
+    cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool] | None, *, start: bool = False
+) -> QueueView:
+    """What runs, and what waits, as far as it is wanted (None = all); why is worked out for those next in line, and the
+    expected start where `start` asks for it."""
     state = cluster.state
-    live = (job for job in state.jobs.values() if job.phase in ("STARTING", "RUNNING", "STOPPING"))
-    running = sorted(filter(wanted, live), key=lambda job: job.id)
-    pending = [job for job_id in _waiting(cluster) if wanted(job := state.jobs[job_id])]
+    live = [state.jobs[job_id] for job_id in _live(cluster)]
+    running = live if wanted is None else list(filter(wanted, live))
+    if wanted is None:
+        reserved = _reserved(cluster)
+        pending, pending_count = [*reserved, *in_order(cluster, limit)], len(reserved) + cluster.lines.count
+    else:
+        pending = [job_id for job_id in _waiting(cluster) if wanted(state.jobs[job_id])]
+        pending_count = len(pending)
+    starts = expected_starts(cluster, min(limit, FORECAST)) if start and pending else {}
+    whys = summaries(cluster, pending[: min(limit, EXPLAINED)])
     return QueueView(
         sequence=state.sequence,
         time=rfc3339_or_none(state.timestamp_ns),
         running_count=len(running),
-        pending_count=len(pending),
+        pending_count=pending_count,
         running=[job_row(job, now_ns) for job in running[:limit]],
         pending=[
-            job_row(job, now_ns, _why(job, cluster) if place < EXPLAINED else "")
-            for place, job in enumerate(pending[:limit])
+            WaitingRow(
+                **msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id, ""))),
+                expected_start=_wall_time(state, starts.get(job_id)),
+            )
+            for job_id in pending[:limit]
         ],
     )
+
+
+def _wall_time(state: State, at: int | None) -> str | None:
+    """A logical time that is to come, as people see it."""
+    return None if at is None else rfc3339(state.timestamp_ns + at - state.time_at)
+
+
+def _live(cluster: Cluster) -> list[int]:
+    """The jobs that have been placed and have not ended."""
+    placed = (job_id for line in cluster.schedule.by_queue.values() for _, job_id in line)
+    return sorted({*placed, *cluster.to_judge})
+
+
+def _reserved(cluster: Cluster) -> list[int]:
+    """The waiting jobs that have room reserved."""
+    return [job_id for job_id in cluster.state.rooms if cluster.state.jobs[job_id].phase == "PENDING"]
 
 
 def _waiting(cluster: Cluster) -> list[int]:
     """Those who have room reserved; then the first of the others in the order in which they are considered; then what
     is behind those, queue by queue."""
-    state = cluster.state
-    first = [*state.rooms, *in_order(cluster, ORDERED)]
+    first = [*_reserved(cluster), *in_order(cluster, ORDERED)]
     seen = set(first)
     lines = cluster.lines.by_queue
     behind = (key[-1] for path in sorted(lines) for key in lines[path].keys if key[-1] not in seen)
