@@ -6,7 +6,8 @@ their shares. A job that nothing could ever place, or that only its own refused 
 nobody.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
 
@@ -14,7 +15,7 @@ from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_l
 from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
-from muster.core.order import duration_s, faded
+from muster.core.order import SortKey, duration_s, faded
 from muster.core.plan import NOWHERE, Draft, Plan, place_with_port
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
@@ -48,33 +49,60 @@ class OpenLine:
 def allocate(plan: Plan) -> None:
     """Start what can start now."""
     cluster = plan.cluster
-    if cluster.settled_until is not None and plan.now_at < cluster.settled_until:
-        return
-    if not cluster.lines.count and not cluster.state.rooms:
+    settled = cluster.settled_until is not None and plan.now_at < cluster.settled_until
+    if (settled and not cluster.fresh) or not (cluster.lines.count or cluster.state.rooms):
         return
     before = len(plan.events)
     draft = Draft(plan)
     try:
-        allocator = Allocator(draft)
+        allocator = Allocator(draft, newcomers(cluster) if settled else None)
         if use_reservations(draft):
             allocator.run()
     finally:
         allocator.close()
         draft.close()
     if len(plan.events) == before:
-        cluster.settled_until, cluster.look_at = allocator.outlook()
+        allocator.settle()
+
+
+def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
+    """Where only jobs behind a head have come since nothing could start: each line's head and those of them that are
+    within its depth, in order. They are all that can start now. None = every line must be looked at."""
+    state, depth = cluster.state, cluster.state.policy.backfill.depth
+    looked_at = {path: [head] for path, head in cluster.heads.items()}
+    places: dict[str, list[SortKey]] = {}
+    for job_id in cluster.fresh:
+        job = state.jobs[job_id]
+        path = job.spec.queue
+        line = cluster.lines.by_queue[path]
+        if line.order == "fair" or path not in cluster.heads:
+            return None
+        head = cluster.lines.key_of(state.jobs[cluster.heads[path]], line.order)
+        key = cluster.lines.key_of(job, line.order)
+        if key < head:
+            return None
+        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= depth:
+            places.setdefault(path, []).append(key)
+    for path, keys in places.items():
+        looked_at[path] += [key[-1] for key in sorted(keys)]
+    return looked_at
 
 
 class Allocator:
-    """One pass over the lines."""
+    """One pass over the lines, or over some of the jobs in them."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, only: Mapping[str, Sequence[int]] | None = None) -> None:
         cluster = draft.cluster
         self._draft: Final = draft
         self._cluster: Final = cluster
         self._policy: Final = cluster.state.policy
         self._preemptor: Final = Preemptor(draft)
-        self.lines: Final = {path: OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
+        self._is_whole: Final = only is None
+        self.lines: Final = (
+            {path: OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
+            if only is None
+            else {path: OpenLine(iter(jobs)) for path, jobs in only.items()}
+        )
         self._open: Final[dict[str, int]] = {}  # queue → how many open lines are under it
         self._standings: Final[dict[str, tuple[int, int, str]]] = {}
         self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
@@ -95,6 +123,19 @@ class Allocator:
         if fair or self._preemptor.tried:  # as time goes by another user may come first, or other victims be cheaper
             return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
         return wake_at, wake_at
+
+    def settle(self) -> None:
+        """Note that nothing can start, and until when; and the heads, behind which newcomers may."""
+        cluster = self._cluster
+        until, look_at = self.outlook()
+        if not self._is_whole and until is not None and cluster.settled_until is not None:
+            until = min(until, cluster.settled_until)
+            look_at = look_at if cluster.look_at is None else min(look_at, cluster.look_at)
+        cluster.settled_until, cluster.look_at = until, look_at
+        cluster.fresh.clear()
+        if self._is_whole:
+            cluster.heads.clear()
+            cluster.heads.update({path: line.blocked_by for path, line in self.lines.items() if line.blocked_by})
 
     def close(self) -> None:
         """Show the room as it is."""

@@ -58,6 +58,8 @@ class Cluster:
         self.excluding: Final[set[int]] = set()  # waiting jobs that some node has refused
         self.keys: Final[dict[tuple[str, str], int]] = {(key.user, key.key): key.job for key in state.keys}
         self.settled_until: int | None = None  # nothing can be placed before; None = something may
+        self.fresh: Final[set[int]] = set()  # jobs that have come to wait since then
+        self.heads: Final[dict[str, int]] = {}  # queue → who waited there at its head then
         self.look_at: int | None = None  # when to look again for what can be placed although nothing has changed
         self._demands: Final[dict[int, Demand]] = {}
         self._shapes: Final[dict[Demand, int]] = {}
@@ -127,12 +129,14 @@ class Cluster:
         if job.excluded:
             self.excluding.add(job.id)
         self.lines.add(job)
-        self.settled_until = None
+        if self.settled_until is not None:
+            self.fresh.add(job.id)
 
     def dequeue(self, job: Job) -> None:
         """Take a job from those that wait."""
         self.lines.remove(job)
         self.excluding.discard(job.id)
+        self.fresh.discard(job.id)
         self.settled_until = None
 
     def forget(self, job: int) -> None:
