@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import placement, replay, service
+from bench import openb, placement, replay, service
 from bench.table import Row, as_markdown
 
 
@@ -15,12 +15,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description="Measure Muster; nothing else should run meanwhile.")
     parser.add_argument("--entries", type=int, default=200_000, help="entries of the replays")
     parser.add_argument("--cold-entries", type=int, default=1_000_000, help="entries of the cold start")
-    parser.add_argument("--only", choices=("replay", "placement", "service"), help="one group of measurements")
+    parser.add_argument("--only", choices=("replay", "placement", "openb", "service"), help="one group of measurements")
     arguments = parser.parse_args()
     rows: list[Row] = []
     if arguments.only in (None, "placement"):
         rows += [placement.decide_alone(gangs=False), placement.decide_alone(gangs=True)]
         rows += await placement.through_the_log()
+    rows += openb.measure() if arguments.only in (None, "openb") else []
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
     if arguments.only in (None, "service"):

@@ -48,11 +48,12 @@ class Step(NamedTuple):
     node: str
 
 
-def read_trace() -> Trace:
-    """The cluster and the default list."""
+def read_trace(tasks: str = "default") -> Trace:
+    """The cluster and a list of tasks."""
     with (DATA / "openb_node_list_gpu_node.csv").open() as file:
         nodes = {row["sn"]: _inventory(row) for row in csv.DictReader(file)}
-    with (DATA / "openb_pod_list_default.csv").open() as file:
+    path = DATA / f"openb_pod_list_{tasks}.csv"
+    with path.open() if path.exists() else lzma.open(f"{path}.xz", "rt") as file:
         return Trace(nodes, [_demand(row) for row in csv.DictReader(file)])
 
 
@@ -71,16 +72,16 @@ def _demand(row: dict[str, str]) -> Demand:
         memory_mib=int(row["memory_mib"]) // max(gpus, 1),
         device_memory_mib=0 if compute == WHOLE_COMPUTE else compute,
         compute=compute,
-        models=tuple(row["gpu_spec"].split("|")) if row["gpu_spec"] else (),
+        models=tuple(filter(None, row.get("gpu_spec", "").split("|"))),
         linked=False,
         node_names=frozenset(),
         labels=(),
     )
 
 
-def read_orders() -> dict[int, list[int]]:
-    """The arrivals by seed, as numbers of tasks."""
-    with lzma.open(DATA / "arrivals" / "default.json.xz") as file:
+def read_orders(tasks: str = "default") -> dict[int, list[int]]:
+    """The arrivals of a list by seed, as numbers of its tasks. The `gpuspec` lists arrive as the default one does."""
+    with lzma.open(DATA / "arrivals" / f"{'default' if tasks.startswith('gpuspec') else tasks}.json.xz") as file:
         orders: dict[str, list[int]] = json.load(file)
     return {int(seed): order for seed, order in orders.items()}
 
@@ -156,13 +157,14 @@ def measure() -> list[Row]:
 def main() -> None:
     """Print one row a rule: the mean over the seeds, and each seed's column 130."""
     parser = argparse.ArgumentParser(prog="bench.openb", description=__doc__.partition(":")[0] if __doc__ else "")
+    parser.add_argument("--list", default="default", help="the list of tasks: default, cpu050, multigpu20 ..")
     parser.add_argument("--rule", choices=RULES, action="append", help="these rules only")
     parser.add_argument("--seed", type=int, choices=SEEDS, action="append", help="these orders only")
     arguments = parser.parse_args()
     if not DATA.exists():
         sys.stdout.write(f"the openb trace is not at {DATA}: nothing measured\n")
         return
-    trace, orders = read_trace(), read_orders()
+    trace, orders = read_trace(arguments.list), read_orders(arguments.list)
     sys.stdout.write("| rule | at 100 % | at 130 % | sd | s a seed | each seed at 130 % |\n|" + " --- |" * 6 + "\n")
     for rule in arguments.rule or RULES:
         runs = [run(trace, rule, orders[seed]) for seed in arguments.seed or SEEDS]
