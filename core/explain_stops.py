@@ -37,11 +37,12 @@ def _own(turn: Turn) -> Iterator[str]:
 def _reclaim(turn: Turn) -> Iterator[str]:
     """Of other queues, for what its own is guaranteed."""
     preemptor, asker = Preemptor(turn.draft), turn.asker
-    branch = preemptor.claiming_branch(asker)
-    if branch is not None:
-        lenders = preemptor.borrowers(branch)
+    branches = preemptor.claiming_branches(asker)
+    if branches:
+        lenders = sorted({path for branch in branches for path in preemptor.borrowers(branch)})
         if not lenders:
-            yield f"no other queue holds more than its guarantee, so none has to give back to queue {branch.path}"
+            names = listed([branch.path for branch in branches])
+            yield f"no other queue holds more than its guarantee, so none has to give back to queue {names}"
             return
         by_queue = turn.cluster.schedule.by_queue
         running = [turn.cluster.state.jobs[other] for path in lenders for _, other in by_queue.get(path, ())]

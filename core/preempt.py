@@ -42,15 +42,14 @@ class Preemptor:
         the append is full."""
         if self._policy.mode == "none":
             return None
-        branch = self.claiming_branch(asker)
-        lenders = self.borrowers(branch) if branch is not None else []
+        lenders = sorted({path for branch in self.claiming_branches(asker) for path in self.borrowers(branch)})
         own = self._own(asker)
         draft = self._draft
         if not (own or lenders) or place(draft.cluster.healthy, asker.demand, asker.excluded) is None:
             return None
         later = {name: draft.later(name) for name in sorted(draft.parting())}
         saved = {name: draft.room.put_room(name, room) for name, room in later.items()}
-        releaser = Releaser(draft, self._candidates(own, lenders), _Permit(draft, asker, branch))
+        releaser = Releaser(draft, self._candidates(own, lenders), _Permit(draft, asker))
         try:
             plan = self._choose(releaser, asker)
         finally:
@@ -76,15 +75,17 @@ class Preemptor:
             return []
         return [candidate for candidate in self._of_queue(queue) if candidate[0] < priority]
 
-    def claiming_branch(self, asker: Asker) -> Queue | None:
-        """The nearest queue upwards that is guaranteed what it would then hold, and may take it back."""
+    def claiming_branches(self, asker: Asker) -> list[Queue]:
+        """The queues upwards that are guaranteed what they would then hold, and may take it back."""
         ledger = self._draft.ledger
-        for queue in asker.claimant.queue.upwards():
-            if queue.guarantee == NOTHING or not within(plus(ledger.staying(queue), asker.least), queue.guarantee):
-                continue
-            if queue.spec.reclaim == "preempt" and self._step_allows(queue, asker):
-                return queue
-        return None
+        return [
+            queue
+            for queue in asker.claimant.queue.upwards()
+            if queue.guarantee != NOTHING
+            and within(plus(ledger.staying(queue), asker.least), queue.guarantee)
+            and queue.spec.reclaim == "preempt"
+            and self._step_allows(queue, asker)
+        ]
 
     def _step_allows(self, queue: Queue, asker: Asker) -> bool:
         """Whether no more than the queue's step is being taken back."""
@@ -183,19 +184,16 @@ class Preemptor:
 class _Permit:
     """Whether a job may be stopped after those before it were: a queue is never asked for what it is guaranteed."""
 
-    def __init__(self, draft: Draft, asker: Asker, branch: Queue | None) -> None:
-        self._draft = draft
-        self._asker = asker
-        self._branch = branch
+    def __init__(self, draft: Draft, asker: Asker) -> None:
+        self._ledger = draft.ledger
+        self._queue = asker.claimant.queue
 
     def __call__(self, victim: Job) -> bool:
-        if victim.spec.queue == self._asker.job.spec.queue:
+        if victim.spec.queue == self._queue.path:
             return True
-        assert self._branch is not None
-        ledger = self._draft.ledger
-        for queue in ledger.tree.queues[victim.spec.queue].upwards():
-            if queue.parent is self._branch.parent:
-                return ledger.over_guarantee(queue)
-            if not ledger.over_guarantee(queue):
+        for queue in self._ledger.tree.queues[victim.spec.queue].upwards():
+            if queue.parent is not None and self._queue.is_under(queue):
+                return True  # both are in it: it loses nothing
+            if not self._ledger.over_guarantee(queue):
                 return False
         return True
