@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, amounts_over, jobs_named, quantity
+from muster.core.explain_words import LISTED, amounts_over, jobs_named, part_of, quantity
 from muster.core.explanation import Amount, Reason
 from muster.core.ledger import Claimant, Obstacle
 from muster.core.plan import Draft
@@ -41,26 +41,26 @@ def bound_reason(turn: Turn, obstacle: Obstacle, *, with_holders: bool = True) -
 
 def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
     queue, user = obstacle.name, turn.job.user
-    held, bound = quantity(amount.resource, amount.held), quantity(amount.resource, max(0, amount.bound))
+    held = part_of(amount.resource, amount.held, amount.bound)
     adds = quantity(amount.resource, amount.adds)
     match obstacle.kind:
         case "job_limit":
-            return f"one job may hold {bound} in queue {queue}, and it asks for {adds}"
+            return (
+                f"one job may hold {quantity(amount.resource, amount.bound)} in queue {queue}, and it asks for {adds}"
+            )
         case "user_limit":
-            return f"{user} holds {held} in queue {queue}, of {bound} that one user may; it adds {adds}"
+            return f"{user} holds {held} that one user may in queue {queue}; it adds {adds}"
         case "urgent_limit":
             urgent = turn.draft.ledger.tree.queues[queue].urgent_from
-            return f"jobs of priority {urgent} and above hold {held} of queue {queue}, of {bound}; it adds {adds}"
+            return f"jobs of priority {urgent} and above hold {held} that they may in queue {queue}; it adds {adds}"
         case "lane":
-            return f"lane {queue} is kept for small jobs: others hold {held}, of {bound} that it leaves; it adds {adds}"
+            return f"lane {queue} is kept for small jobs: others hold {held} that it leaves; it adds {adds}"
         case "kept":
             place = _DIMENSION[amount.resource]
-            who = ", ".join(
-                f"{queue.path} ({quantity(amount.resource, left[place])})" for queue, left in _keepers(turn)
-            )
-            return f"queues keep what they lend to nobody: {who}; {held} are held of the {bound} left; it adds {adds}"
+            who = ", ".join(f"{each.path} ({quantity(amount.resource, left[place])})" for each, left in _keepers(turn))
+            return f"queues keep what they lend to nobody, {who}: {held} left are held; it adds {adds}"
         case _:
-            return f"queue {queue} holds {held} of the {bound} that it may; it adds {adds}"
+            return f"queue {queue} holds {held} that it may; it adds {adds}"
 
 
 def keepers(turn: Turn) -> list[str]:

@@ -24,7 +24,7 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
         case "cordon" | "silent" | "strays" | "excluded":
             used = {share.node for share in needed.found.shares} if needed is not None and needed.opened else set()
             names = [name for name in reason.nodes if name in used]
-            return f"{listed(names)} takes new work of this job again" if names else ""
+            return f"{listed(names)} takes work of it again" if names else ""
         case "reservation":
             dropped = needed.reservations if needed is not None else []
             return f"{jobs_named(dropped)} has started and ended, or is cancelled" if dropped else ""

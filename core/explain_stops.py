@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from muster.core.allocate import may_wait
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, listed, span
 from muster.core.order import duration_s
@@ -20,6 +21,11 @@ def unstopped(turn: Turn) -> list[str]:
     if turn.line is None or not turn.reached or turn.line.blocked_by:
         head = turn.line.blocked_by if turn.line is not None else 0
         return [f"jobs are stopped for the head of a queue only: here job {head}"] if head else []
+    asker = turn.asker
+    if asker.excluded:
+        return ["nobody is stopped for a job that a node has just refused"]
+    if not may_wait(turn.cluster, asker, turn.draft.ledger.obstacles(asker.claimant, asker.least)):
+        return ["nobody is stopped for a job that its own, its user's or its queue's limits keep, whoever ends"]
     return list(_own(turn)) + list(_reclaim(turn))
 
 

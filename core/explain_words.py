@@ -54,6 +54,14 @@ def amounts_over(held: Vector, bound: Vector, adds: Vector) -> list[Amount]:
     ]
 
 
+def part_of(resource: Resource, held: int, bound: int) -> str:
+    """How much is held of how much: "3 of 4 devices", "0 of 16 CPUs", "2 of 8 GiB of host memory"."""
+    most = quantity(resource, max(0, bound))
+    if resource == "devices":
+        return f"{held / WHOLE_COMPUTE:g} of {most}"
+    return f"{held if resource == 'cpus' else f'{held / 1024:.4g}'} of {most}"
+
+
 def quantity(resource: Resource, amount: int) -> str:
     """An amount of a resource in words."""
     if resource == "devices":

@@ -9,6 +9,8 @@ from cluster_script import Script, spec
 
 from muster.core.cluster import Cluster
 from muster.core.decide import decide
+from muster.core.explain import explain, summaries
+from muster.core.forecast import expected_starts
 from muster.events import codec
 from muster.events import types as t
 from muster.events.subjects import subject_of
@@ -101,6 +103,29 @@ def test_random_events_are_applied_or_refused_and_the_state_can_always_be_writte
 
     assert Fold.restore(written).state_bytes() == written
     assert decide(Cluster(script.cluster.state)) == decide(script.cluster)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_job_can_be_explained_whatever_happened(seed: int) -> None:
+    random_ = random.Random(seed)
+    script = Script(check=False)
+    script.node("node-1")
+    script.node("node-2", fabric="f")
+    for _ in range(100):
+        event = some(msgspec.inspect.type_info(random_.choice(EVENT_TYPES)), random_)
+        if random_.random() < 0.8:
+            event = plausible(event, script, random_)
+        script.append_raw(subject_of(event, "default"), codec.encode(event))
+        if random_.random() < 0.3:
+            script.run_pass()
+        if random_.random() < 0.2:
+            jobs = list(script.cluster.state.jobs)
+            before = script.fold.state_bytes()
+            for job in jobs:
+                assert explain(script.cluster, job).summary
+            assert summaries(script.cluster, jobs).keys() <= set(jobs)
+            assert expected_starts(script.cluster, 10).keys() <= set(jobs)
+            assert script.fold.state_bytes() == before
 
 
 OUTSIDE = [
