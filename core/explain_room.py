@@ -195,7 +195,7 @@ def _port(turn: Turn) -> Reason:
         if turn.cluster.is_live(job) and job.attempt and job.attempt.master_address in addresses
     )
     where = [share.node for share in turn.unported.shares]
-    detail = f"fits on {listed(where)}, where no rendezvous port is left; {jobs_named(holders)} hold them"
+    detail = f"fits on {listed(where)}, where no rendezvous port is left: held by {jobs_named(holders)}"
     return Reason("port", detail, jobs=holders[:LISTED], jobs_count=len(holders), nodes=where[:LISTED])
 
 
