@@ -233,11 +233,14 @@ class Capacity:
             self._unshelve(name)
 
     def take(self, share: Share, demand: Demand) -> None:
-        """Claim a worker's share of a node that takes new work."""
+        """Claim a worker's share of a node, whether or not it takes new work."""
         room = self.rooms[share.node]
-        self._unshelve(share.node)
-        room.claim(share, demand)
-        self._shelve(share.node, room)
+        if room.available:
+            self._unshelve(share.node)
+            room.claim(share, demand)
+            self._shelve(share.node, room)
+        else:
+            room.claim(share, demand)
 
     def give(self, share: Share, demand: Demand) -> None:
         """Put a worker's share back: the exact inverse of `take`."""
