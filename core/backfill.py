@@ -20,7 +20,7 @@ from muster.core.schedule import SECOND_NS, End
 from muster.core.state import Job
 
 if TYPE_CHECKING:
-    from muster.core.capacity import NodeRoom
+    from muster.core.node_room import NodeRoom
 
 
 class Hold:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Final, TypeVar
 
-from muster.core.capacity import Capacity, NodeRoom, Share
+from muster.core.capacity import Capacity
 from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.lines import Lines
+from muster.core.node_room import NodeRoom, Share
 from muster.core.order import duration_s
 from muster.core.placement import place
 from muster.core.queues import NOTHING, Queue, Tree, Vector, plus

@@ -1,11 +1,11 @@
 """Explanations, needs: what would have to happen for a waiting job to start, in sentences."""
 
-from muster.core.capacity import Share
 from muster.core.explain_bounds import keepers
 from muster.core.explain_room import RoomNeeded
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
 from muster.core.explanation import Reason
+from muster.core.node_room import Share
 
 
 def needs_of(turn: Turn, reasons: list[Reason], needed: RoomNeeded | None) -> list[str]:

@@ -2,10 +2,11 @@
 
 from typing import Final, Literal, NamedTuple
 
-from muster.core.capacity import Capacity, NodeRoom
+from muster.core.capacity import Capacity
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import jobs_named
 from muster.core.explanation import Check, FilterStep
+from muster.core.node_room import NodeRoom
 from muster.core.placement import place
 from muster.core.resources import Demand
 from muster.core.spec_check import capacity_problems

@@ -4,11 +4,12 @@ fit."""
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from muster.core.capacity import Capacity, NodeRoom
+from muster.core.capacity import Capacity
 from muster.core.explain_nodes import Refused, node_matches
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import LISTED, jobs_named, listed, span
 from muster.core.explanation import Reason, ReasonKind
+from muster.core.node_room import NodeRoom
 from muster.core.placement import Allotment, place
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand

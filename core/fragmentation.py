@@ -25,7 +25,7 @@ from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Device
 
 if TYPE_CHECKING:
-    from muster.core.capacity import NodeRoom
+    from muster.core.node_room import NodeRoom
 
 KEPT_CHOICES: Final = 200_000
 

@@ -9,7 +9,8 @@ idle devices, then with least left.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from muster.core.capacity import Capacity, NodeRoom, Share
+from muster.core.capacity import Capacity
+from muster.core.node_room import NodeRoom, Share
 from muster.core.pools import Entry, Height, Pool
 from muster.core.resources import Demand
 

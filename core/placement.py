@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from muster.core.capacity import Capacity, Share
+from muster.core.capacity import Capacity
 from muster.core.fragmentation import Fragmentation
 from muster.core.gangs import Allotment, admits, fitness, models_of, place_on_several, share_of
+from muster.core.node_room import Share
 from muster.core.pools import Entry, Pool
 from muster.core.resources import Demand
 

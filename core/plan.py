@@ -6,10 +6,11 @@ A plan works on the cluster's own room and ledger and takes back what it booked 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from muster.core.capacity import Capacity, NodeRoom, Share
+from muster.core.capacity import Capacity
 from muster.core.cluster import Claim, Cluster
 from muster.core.commands import start_commands, stop_commands
 from muster.core.ledger import Claimant, negative
+from muster.core.node_room import NodeRoom, Share
 from muster.core.order import ENGINE_VERSION, policy_name
 from muster.core.placement import Allotment, place
 from muster.core.queues import NOTHING, Vector, plus

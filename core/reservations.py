@@ -1,8 +1,8 @@
 """Rooms that are reserved: used as soon as they are free, and let go when nobody needs them or they are no more."""
 
-from muster.core.capacity import NodeRoom
 from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle, negative
+from muster.core.node_room import NodeRoom
 from muster.core.plan import Draft
 from muster.core.state import Job, Room
 

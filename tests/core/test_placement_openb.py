@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 
 from bench.openb import DATA, Trace, empty_cluster, fill, read_orders, read_trace, scheme
-from muster.core.capacity import NodeRoom
 from muster.core.fragmentation import DeviceLeft, Measure
+from muster.core.node_room import NodeRoom
 
 COLUMNS = range(9)
 TOTAL = 6_212_000

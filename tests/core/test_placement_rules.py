@@ -6,8 +6,9 @@ import random
 import pytest
 from cluster_script import inventory, spec
 
-from muster.core.capacity import Capacity, Share
+from muster.core.capacity import Capacity
 from muster.core.fragmentation import DeviceLeft, Measure
+from muster.core.node_room import Share
 from muster.core.placement import place
 from muster.core.resources import Demand, demand_of
 from muster.core.scheme import Mix, Rule, Scheme, TaskClass, mix_of, scheme_of

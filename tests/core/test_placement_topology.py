@@ -2,7 +2,8 @@
 
 from cluster_script import inventory, spec
 
-from muster.core.capacity import Capacity, Share
+from muster.core.capacity import Capacity
+from muster.core.node_room import Share
 from muster.core.placement import place
 from muster.core.resources import demand_of
 from muster.core.scheme import Scheme

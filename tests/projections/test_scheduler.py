@@ -91,7 +91,8 @@ async def test_a_decision_names_its_basis() -> None:
         await job_in(follower, job, "STARTING")
 
     allocated = next(event for event in await events_of(site.log) if isinstance(event, t.JobAllocated))
-    assert (allocated.basis.sequence, allocated.basis.policy, len(allocated.basis.chain)) == (job, "priority/easy/best-fit", 32)
+    basis = allocated.basis
+    assert (basis.sequence, basis.policy, len(basis.chain)) == (job, "priority/easy/best-fit", 32)
 
 
 async def test_of_two_candidates_one_leads() -> None:
