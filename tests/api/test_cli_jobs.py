@@ -186,6 +186,21 @@ def test_a_job_without_a_name_is_listed_by_its_program(muster: Muster) -> None:
     assert json.loads(muster("show", "2", "--json").output)["name"] == "python3"
 
 
+# -- queue ----------------------------------------------------------------------------------------------------------
+
+
+def test_queue_shows_expected_starts_where_they_are_asked_for(muster: Muster, server: Background) -> None:
+    _submit(muster, "first", 8)
+    _submit(muster, "second", 8)
+    server.do(lambda harness: harness.decide())
+    lines = [line.split("  ") for line in muster("queue", "--start").output.splitlines()]
+    assert "EXPECTED START" in lines[0]
+    assert "EXPECTED START" not in muster("queue").output
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert "STARTING(CF)" in cells[1]
+    assert "unknown" in cells[2]
+
+
 # -- explain --------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +216,22 @@ def test_explain_full_shows_all_steps_of_a_job_that_was_placed(muster: Muster, s
     assert "1 of 2 nodes could hold a worker then: node-1" in full
     assert "place 1 of 1" in full
     assert json.loads(muster("explain", "3", "--full", "--json").output)["basis"] == 3
+
+
+def test_explain_says_why_a_job_waits_what_would_let_it_start_and_when(muster: Muster, server: Background) -> None:
+    assert muster("submit", "--gpus", "8", "--estimate", "1h", "--", "true").exit_code == 0
+    _submit(muster, "waits", 8)
+    server.do(lambda harness: harness.decide())
+    server.do(lambda harness: harness.start(2))
+    text = muster("explain", "3").output.splitlines()
+    assert text[0].startswith("job 3 PENDING at entry ")
+    assert text[0].endswith(": waits for 8 devices; 0 are idle")
+    titles = [line[:15].strip() for line in text if line[0] != " "]
+    assert titles[1:] == [
+        "1 filter", "2 order", "3 allocation", "4 environment", "why it waits", "nobody stopped", "to start", "expected"
+    ]  # fmt: skip
+    assert "to start       job 2 ends: then there is room for 8 A100-80GB on node-1" in text
+    assert " UTC, in " in text[-1]
 
 
 def test_explain_full_of_a_job_that_waits_is_its_explanation(muster: Muster) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import aiohttp
 import pytest
 from api_harness import FakeOutputs, Harness
 
 from muster.events.log import LogUnavailableError, Message
-from muster.events.spec import JobSpec
+from muster.events.spec import JobSpec, LimitsSpec
 from muster.events.types import JobSubmitted, NodeCordoned
+
+AN_HOUR: Final = LimitsSpec(estimate=3600)
 
 
 async def _get(http: aiohttp.ClientSession, path: str, **query: Any) -> Any:
@@ -47,6 +50,37 @@ async def test_the_queue_shows_what_runs_and_what_waits_and_why(harness: Harness
     assert (waiting["id"], waiting["state"], waiting["code"], waiting["nodes"]) == (second, "PENDING", "PD", [])
     assert "2 are idle" in waiting["why"]
     assert waiting["elapsed_ms"] is None
+
+
+async def test_the_queue_shows_when_those_that_wait_are_expected_to_start(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    await harness.add_node("node-1")
+    first = await harness.append(JobSubmitted("ada", JobSpec(command=["true"], gpus=8, limits=AN_HOUR)), "default")
+    second, third = await _submit(harness, 8, "second"), await _submit(harness, 8, "third")
+    await harness.decide()
+    await harness.start(first)
+    [running] = (await _get(http, "/v1/queue"))["running"]
+    started = datetime.fromisoformat(running["started"][:26])
+
+    [next_, last] = (await _get(http, "/v1/queue", start=1))["pending"]
+
+    assert (next_["id"], last["id"]) == (second, third)
+    expected = datetime.fromisoformat(next_["expected_start"][:26])
+    assert abs(expected - started - timedelta(hours=1)) < timedelta(milliseconds=1)
+    assert last["expected_start"] is None  # nobody knows how long the second will run
+    assert [row["expected_start"] for row in (await _get(http, "/v1/queue"))["pending"]] == [None, None]
+    then = await _get(http, "/v1/queue", start=1, at=second)
+    assert [row["id"] for row in then["pending"]] == [first, second]
+    assert then["pending"][0]["expected_start"] == then["time"]
+
+
+async def test_the_queue_counts_all_that_wait_and_shows_a_page(harness: Harness, http: aiohttp.ClientSession) -> None:
+    jobs = [await _submit(harness, 1, user=user) for user in ("ada", "bob", "ada")]
+    page = await _get(http, "/v1/queue", limit=1)
+    assert ([row["id"] for row in page["pending"]], page["pending_count"]) == (jobs[:1], 3)
+    mine = await _get(http, "/v1/queue", limit=1, user="bob")
+    assert ([row["id"] for row in mine["pending"]], mine["pending_count"]) == ([jobs[1]], 1)
 
 
 async def test_a_job_shows_its_workers(harness: Harness, http: aiohttp.ClientSession) -> None:
