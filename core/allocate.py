@@ -110,7 +110,8 @@ class Allocator:
         self.shadow: Shadow | None = None
         self._asker: Asker | None = None  # whose shadow it is
         self.holds: Final[dict[str, Hold]] = {}
-        self.strict_for = 0  # the head that waits and that nothing may pass; 0 = none
+        self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
+        self._strict_under: Final[list[Queue]] = []  # where others do not go beyond their shares for such heads
         self._wake_at = ENDLESS
         for path in self.lines:
             for queue in draft.ledger.tree.queues[path].upwards():
@@ -304,12 +305,14 @@ class Allocator:
             self._renew_shadow()
             return "taken"
         line.blocked_by = job.id
+        limits = [obstacle.name for obstacle in obstacles if obstacle.kind == "queue_limit"]
         if self._policy.backfill.mode == "none":
             line.depth = 0
+            tree = draft.ledger.tree
             self.strict_for = self.strict_for or job.id
+            self._strict_under.append(tree.queues[limits[-1]] if limits else tree.root)
             return "passed"
         line.depth = self._policy.backfill.depth
-        limits = [obstacle.name for obstacle in obstacles if obstacle.kind == "queue_limit"]
         if limits:
             queue = draft.ledger.tree.queues[limits[-1]]
             if queue.path not in self.holds:
@@ -326,8 +329,10 @@ class Allocator:
             self._misfits.difference_update([misfit for misfit in self._misfits if misfit[1]])
 
     def beyond_share(self, asker: Asker) -> bool:
-        """Whether a job would bring its queue, or one that it is in, above its share."""
+        """Whether a job would bring its queue, or one that it is in, above its share, where a head waits for that."""
         ledger = self._draft.ledger
+        if not any(asker.claimant.queue.is_under(queue) for queue in self._strict_under):
+            return False
         return any(
             ledger.tree.share_ppm(plus(ledger.staying(queue), asker.least)) > queue.entitled_ppm
             for queue in asker.claimant.queue.upwards()
