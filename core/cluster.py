@@ -209,9 +209,11 @@ class Cluster:
         return Share(worker.node, tuple(worker.devices), cpus, memory_mib)
 
     def vector_of(self, share: Share, demand: Demand) -> Vector:
-        """A share of a node in the ledger's terms."""
+        """A share of a node in the ledger's terms: nothing on a lost node, which adds nothing to the cluster."""
         node = self.state.nodes.get(share.node)
-        devices = node.inventory.devices if node is not None else []
+        if node is None or node.status == "lost":
+            return NOTHING
+        devices = node.inventory.devices
         claimed = [devices[index] for index in share.devices if index < len(devices)]
         mib = sum(device_claim_mib(device, demand.device_memory_mib) for device in claimed)
         return len(share.devices) * demand.compute, mib, share.cpus, share.memory_mib
