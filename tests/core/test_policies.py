@@ -471,7 +471,7 @@ def test_a_job_that_ends_well_before_the_stop_reaches_it_is_completed() -> None:
 def test_a_lane_is_kept_for_small_jobs() -> None:
     """Of four devices one is for jobs of one device: a job of four never fits, and holds up nobody."""
     for mode in ("easy", "none"):
-        policy = Policy("fifo", backfill=Backfill(mode), lanes=[Lane("small", 1)])  # type: ignore[arg-type]
+        policy = Policy("fifo", backfill=Backfill(mode), lanes=[Lane("small", 1)])
         script = cluster(4, 1, policy)
         never = script.submit(spec(4))
         large = script.submit(spec(3))
