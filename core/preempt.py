@@ -42,21 +42,21 @@ class Preemptor:
         the append is full."""
         if self._policy.mode == "none":
             return None
-        lenders = sorted({path for branch in self.claiming_branches(asker) for path in self.borrowers(branch)})
+        branches = self.claiming_branches(asker)
+        lenders = sorted({path for branch in branches for path in self.borrowers(branch)})
         own = self._own(asker)
         draft = self._draft
         if not (own or lenders) or place(draft.cluster.healthy, asker.demand, asker.excluded) is None:
             return None
         later = {name: draft.later(name) for name in sorted(draft.parting())}
         saved = {name: draft.room.put_room(name, room) for name, room in later.items()}
-        releaser = Releaser(draft, self._candidates(own, lenders), _Permit(draft, asker))
-        try:
+        plan = None
+        if self._could_suffice(asker, own, lenders):
+            releaser = Releaser(draft, self._candidates(own, lenders), _Permit(draft, asker))
             plan = self._choose(releaser, asker)
-        finally:
             releaser.close()
-            for name, room in saved.items():
-                draft.room.put_room(name, room)
-            draft.touch(saved)
+        for name, room in saved.items():
+            draft.room.put_room(name, room)
         if plan is None:
             self.tried = True
             return None
@@ -119,6 +119,24 @@ class Preemptor:
                 found.append(queue.path)
         return sorted(found)
 
+    def _could_suffice(self, asker: Asker, own: list[Candidate], lenders: list[str]) -> bool:
+        """A quick look: whether enough devices would be idle if all of the candidates went, on one node where one must
+        hold all of them."""
+        draft, demand = self._draft, asker.demand
+        if not demand.gpus or not demand.exclusive or place(draft.room, demand, asker.excluded) is not None:
+            return True
+        rooms = draft.room.rooms
+        on_node: dict[str, int] = dict.fromkeys(draft.parting(), 0)
+        for job in self._candidates(own, lenders):
+            for worker in job.attempt.workers if job.attempt is not None else ():
+                if worker.phase != "gone":
+                    on_node[worker.node] = on_node.get(worker.node, 0) + len(worker.devices)
+        if demand.nodes == 1 or (demand.nodes is None and demand.gpus <= draft.room.largest):
+            idle = (count + sum(map(len, rooms[name].idle.values())) for name, count in on_node.items())
+            return max(idle, default=0) >= demand.gpus
+        idle_anywhere = sum(pool.idle_devices for pool in draft.room.models.values())
+        return idle_anywhere + sum(on_node.values()) >= demand.gpus
+
     def _candidates(self, own: list[Candidate], lenders: list[str]) -> Iterator[Job]:
         """Those of other queues first: a queue that may have room back does not lose its own work for it."""
         jobs = self._draft.cluster.state.jobs
@@ -148,6 +166,20 @@ class Preemptor:
                     self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
                 continue
             yield job.priority, work_lost_ms(cluster, job, now_at), -job.id
+
+    def _is_guaranteed(self, asker: Asker, branches: list[Queue], found: Allotment, victims: list[Job]) -> bool:
+        """Whether the queues for which others give something back stay within their guarantees with exactly this place:
+        how much device memory it is shows only here."""
+        draft = self._draft
+        queues = draft.ledger.tree.queues
+        exact = draft.vector((share, asker.demand) for share in found.shares)
+        giving = [queues[victim.spec.queue] for victim in victims]
+        return all(
+            within(plus(draft.ledger.staying(branch), exact), branch.guarantee)
+            for branch in branches
+            if branch.parent is not None
+            and any(queue.is_under(branch.parent) and not queue.is_under(branch) for queue in giving)
+        )
 
     # -- who must go ----------------------------------------------------------------------------------------------
 

@@ -164,6 +164,24 @@ def test_a_queue_below_takes_back_from_its_sibling_where_the_one_above_is_at_its
     assert set(victims(events)) <= set(of_y)
 
 
+def test_a_queue_takes_nothing_back_beyond_its_share_of_device_memory() -> None:
+    """Cards of two sizes: each queue is guaranteed half of the memory, and the second large card would be more. If it
+    took it, the other one would take it back, in turn."""
+    script = Script()
+    for name, mib in (("node-1", 80_000), ("node-2", 20_000)):
+        devices = [t.Device(index, f"{name}-{index}", f"of-{mib}", mib, mib) for index in range(2)]
+        place = t.Inventory(devices=devices, cpus=64, memory_mib=1 << 20, address=f"10.0.0.{name[-1]}")
+        script.append(t.NodeRegistered(name, f"{name}-life", place, [], 120_000))
+    script.append(t.PolicyChanged(AT_ONCE, "root"))
+    for queue in (QueueSpec("a", guarantee="50%"), QueueSpec("b", guarantee="50%")):
+        script.append(t.QueueConfigured(queue, "root"))
+    large, small = (GpuSpec(model=[f"of-{mib}"], compute=0.1) for mib in (80_000, 20_000))
+    running(script, spec(1, queue="a", gpu=large))
+    running(script, *[spec(1, queue="b", gpu=gpu) for gpu in (large, small, small)])
+    script.submit(spec(1, queue="a", gpu=large))
+    assert script.settle() == []
+
+
 # -- who goes -------------------------------------------------------------------------------------------------------
 
 
