@@ -177,7 +177,7 @@ def test_a_queue_takes_nothing_back_beyond_its_share_of_device_memory() -> None:
         script.append(t.QueueConfigured(queue, "root"))
     large, small = (GpuSpec(model=[f"of-{mib}"], compute=0.1) for mib in (80_000, 20_000))
     running(script, spec(1, queue="a", gpu=large))
-    running(script, *[spec(1, queue="b", gpu=gpu) for gpu in (large, small, small)])
+    running(script, *[spec(1, queue="b", gpu=gpu) for gpu in (small, small, large)])
     script.submit(spec(1, queue="a", gpu=large))
     assert script.settle() == []
 
