@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import openb, placement, replay, service
+from bench import growth, openb, placement, policies, replay, service
 from bench.table import Row, as_markdown
 
 
@@ -15,17 +15,20 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description="Measure Muster; nothing else should run meanwhile.")
     parser.add_argument("--entries", type=int, default=200_000, help="entries of the replays")
     parser.add_argument("--cold-entries", type=int, default=1_000_000, help="entries of the cold start")
-    parser.add_argument("--only", choices=("replay", "placement", "openb", "service"), help="one group of measurements")
+    groups = ("placement", "policies", "growth", "openb", "replay", "service")
+    parser.add_argument("--only", choices=groups, help="one group of measurements")
     arguments = parser.parse_args()
     rows: list[Row] = []
     if arguments.only in (None, "placement"):
         rows += [placement.decide_alone(gangs=False), placement.decide_alone(gangs=True)]
         rows += await placement.through_the_log()
+    rows += [*policies.measure(), *growth.small_changes()] if arguments.only in (None, "policies") else []
+    rows += growth.measure() if arguments.only in (None, "growth") else []
     rows += openb.measure() if arguments.only in (None, "openb") else []
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
     if arguments.only in (None, "service"):
-        rows += await service.measure()
+        rows += [*await service.measure(), *await service.bursts()]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     sys.stdout.write(f"{machine}\n\n{as_markdown(rows)}\n")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bench.policies import Load, World, run
-from bench.table import Row, percentile
+from bench.table import Row, as_markdown, percentile
 from muster.core.decide import decide
 from muster.events.policy import Policy
 
@@ -107,13 +107,20 @@ def _y(value_ms: float) -> float:
     return HEIGHT - 40 - (HEIGHT - 80) * share
 
 
-def main() -> None:
-    """Measure and draw."""
+def measure() -> list[Row]:
+    """A row for each size; draws the picture."""
     by_nodes = [_point(nodes, Load(nodes=nodes, steps=20)) for nodes in NODES]
     by_pending = [_point(pending, Load(pending=pending, steps=20)) for pending in PENDING]
     PICTURE.write_text(draw(by_nodes, by_pending))
-    sys.stdout.write(f"{PICTURE}\n")
+    return [
+        Row(f"a pass, {point.size:,} {what}", f"p50 {point.p50_ms:.1f} ms, p99 {point.p99_ms:.1f} ms", beside)
+        for what, beside, points in (
+            ("nodes", "10,000 waiting", by_nodes),
+            ("waiting", "1,000 nodes", by_pending),
+        )
+        for point in points
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(f"{as_markdown(measure())}\n")

@@ -26,6 +26,7 @@ POLICIES: Final = {
     "priority with preemption, easy": Policy(preemption=Preemption(min_runtime=0)),
     "fair between users, easy": Policy(order="fair", preemption=Preemption(mode="none")),
     "priority, easy, fragmentation": Policy(placement="fragmentation"),
+    "priority, easy, tight": Policy(placement="tight"),
     "priority, easy, spread": Policy(placement="spread"),
 }
 

@@ -86,7 +86,6 @@ class Shadow(Hold):
             for name, later in self._later.items():
                 now = room.rooms[name]
                 self._now[name] = room.put_room(name, now.lesser(later))
-            self._draft.touch(self._later)
         elif not wanted and self._now:
             for name, now in self._now.items():
                 room.put_room(name, now)

@@ -95,10 +95,6 @@ class Draft:
             (self.cluster.share_of(job, worker), demand) for worker in job.attempt.workers if worker.phase != "gone"
         ]
 
-    def touch(self, names: Iterable[str]) -> None:
-        """These nodes' room was changed."""
-        self._touched.update(names)
-
     def reserved_nodes(self) -> Iterable[str]:
         """The nodes on which room is reserved."""
         return self._reserved_on.keys()

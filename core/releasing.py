@@ -45,7 +45,6 @@ class Releaser:
         self._permits = permits
         self.sequence: list[Job] = []
         self.gone = 0
-        self._names: set[str] = set()
 
     def move_to(self, count: int) -> bool:
         """Let the first `count` be gone; whether there are so many."""
@@ -88,13 +87,11 @@ class Releaser:
         for claim in claims:
             name = claim[0].node
             if not (leaving and name in reserved):
-                self._names.add(name)
                 yield claim
 
     def close(self) -> None:
         """Put everything back."""
         self.move_to(0)
-        self._draft.touch(self._names)
 
 
 def fits(draft: Draft, asker: Asker) -> Allotment | None:
