@@ -296,7 +296,9 @@ class Allocator:
         draft, job = self._draft, asker.job
         if self.shadow is not None:
             self.shadow.spare(wanted=False)
-        made = self._preemptor.make_room(asker, f"for job {job.id} of {job.spec.queue}")
+        lacked = ", ".join(f"{obstacle.kind} {obstacle.name}".rstrip() for obstacle in obstacles) or "room"
+        why = f"job {job.id} of {job.spec.queue} lacked {lacked}"
+        made = self._preemptor.make_room(asker, why, head_waits=self.shadow is not None)
         if made is False:
             return "full"
         if made:

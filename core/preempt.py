@@ -37,9 +37,9 @@ class Preemptor:
         self.wake_at: int | None = None
         self.tried = False
 
-    def make_room(self, asker: Asker, why: str) -> bool | None:
-        """Stop others for a job and reserve its room. None where nobody can be stopped, or not enough; False where
-        the append is full."""
+    def make_room(self, asker: Asker, why: str, *, head_waits: bool) -> bool | None:
+        """Stop others for a job and reserve its room. None where nobody can be stopped, or not enough, or where nobody
+        need be and a head waits for what is being left (`head_waits`); False where the append is full."""
         if self._policy.mode == "none":
             return None
         branches = self.claiming_branches(asker)
@@ -54,6 +54,8 @@ class Preemptor:
         if self._could_suffice(asker, own, lenders):
             releaser = Releaser(draft, self._candidates(own, lenders), _Permit(draft, asker))
             plan = self._choose(releaser, asker)
+            if plan is not None and not self._is_guaranteed(asker, branches, *plan):
+                plan = None
             releaser.close()
         for name, room in saved.items():
             draft.room.put_room(name, room)
@@ -61,6 +63,8 @@ class Preemptor:
             self.tried = True
             return None
         found, victims = plan
+        if head_waits and not victims:
+            return None
         causes: dict[int, t.PreemptionCause] = {
             victim.id: "priority" if victim.spec.queue == asker.job.spec.queue else "reclaim" for victim in victims
         }

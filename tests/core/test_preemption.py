@@ -316,6 +316,21 @@ def test_several_jobs_do_not_claim_the_same_victims() -> None:
     assert sorted(index for room in rooms for place in room.placements for index in place.devices) == [0, 1, 2, 3]
 
 
+def test_what_is_being_left_is_for_the_first_head() -> None:
+    """Seven devices are being left. The job of a, which needs eight, is first in order; that of b could stop one of its
+    own, need not, and does not take what a waits for."""
+    script = cluster(8, 1, AT_ONCE, QueueSpec("a"), QueueSpec("b"), QueueSpec("c"))
+    large, low = running(script, spec(7, queue="c"), spec(1, queue="b", priority=0))
+    script.append(t.JobCancelRequested(large, "ada"))
+    script.settle()
+    first, other = script.submit(spec(8, queue="a")), script.submit(spec(4, queue="b", priority=900))
+    assert script.settle() == []
+    script.exit(low)
+    stop(script, large)
+    assert starts(script.settle()) == [first]
+    assert script.job(other).phase == "PENDING"
+
+
 def test_half_a_card_is_made_free_where_half_is_needed() -> None:
     script = cluster(1, 1, AT_ONCE)
     half = GpuSpec(memory=20 * 1024, compute=0.5)
