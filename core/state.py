@@ -106,8 +106,8 @@ class Attempt(msgspec.Struct, gc=False):
 class Job(msgspec.Struct, gc=False):
     """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those
     that had to make room, `timeouts` those that ran for their whole time. `since` and `since_at` are since when it
-    waits, for its place in the queue: a job whose time ran out waits anew, one stopped for others does not, and the
-    time in which it ran is no time of waiting."""
+    waits, for its place in the queue: a job whose time ran out waits anew, one stopped for others or by a failure
+    keeps its place."""
 
     id: int
     user: str

@@ -149,8 +149,6 @@ def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
     job.phase = "PENDING"
     if event.cause == "timed_out":
         job.since, job.since_at = cluster.state.sequence, cluster.state.time_at
-    else:
-        job.since_at += cluster.state.time_at - job.attempt.allocated_at
     cluster.review(job)
     cluster.enqueue(job)
     return None

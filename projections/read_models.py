@@ -88,8 +88,10 @@ class _JobRef(msgspec.Struct, gc=False):
 
 
 class _Mentions(_JobRef, gc=False):
+    beneficiary: _Id | None = None
     ended: list[_JobRef] = []
     workers: list[_JobRef] = []
+    victims: list[_JobRef] = []
 
 
 _decode_mentions: Final = msgspec.json.Decoder(_Mentions).decode
@@ -104,4 +106,5 @@ def mentioned_jobs(entry: Entry) -> set[int]:
         found = _decode_mentions(entry.payload)
     except (msgspec.MsgspecError, RecursionError):
         return set()
-    return {ref.job for ref in (found, *found.ended, *found.workers) if ref.job is not None}
+    refs = (found, *found.ended, *found.workers, *found.victims)
+    return {job for job in (found.beneficiary, *(ref.job for ref in refs)) if job is not None}
