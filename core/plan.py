@@ -227,6 +227,13 @@ class Draft:
             now = now.lesser(self.later(name))
         self.room.put_room(name, now)
 
+    def now(self, name: str) -> NodeRoom:
+        """A node with what is claimed of it and what the pass has started there, whatever is reserved."""
+        room = self.cluster.room_now(name)
+        for share, demand in self._new_on.get(name, ()):
+            room.claim(share, demand)
+        return room
+
     def later(self, name: str) -> NodeRoom:
         """A node once all that leaves has left and whom room is reserved for has come."""
         room = NodeRoom(self.cluster.state.nodes[name].inventory)

@@ -54,7 +54,7 @@ def _is_free(draft: Draft, job: Job, room: Room) -> bool:
     """Whether all of it is free now, and the queue's bounds let the job in."""
     cluster = draft.cluster
     for share, demand in cluster.room_claims(room):
-        if not cluster.state.nodes[share.node].available or not cluster.room_now(share.node).holds(share, demand):
+        if not cluster.state.nodes[share.node].available or not draft.now(share.node).holds(share, demand):
             return False
     return not _obstacles(draft, job, room, staying=False)
 

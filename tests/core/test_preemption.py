@@ -434,6 +434,22 @@ def test_the_room_is_the_beneficiarys_alone() -> None:
     assert script.job(sneaky).phase == "PENDING"
 
 
+def test_two_rooms_do_not_use_the_same_half_of_a_card_while_the_other_half_is_being_left() -> None:
+    """Each half of the card is for one of two jobs. CPUs are left first: then half of it is free, for one of them."""
+    script = Script()
+    script.node("node-1", 1, cpus=4)
+    script.append(t.PolicyChanged(AT_ONCE, "root"))
+    half = GpuSpec(memory=20 * 1024, compute=0.5)
+    on_card, on_cpus = running(script, spec(1, gpu=half, priority=100), spec(0, cpus=3, priority=0))
+    first, second = (script.submit(spec(1, gpu=half, priority=900)) for _ in range(2))
+    events = script.settle()
+    assert (victims(events), beneficiaries(events)) == ([on_cpus, on_card], [first, second])
+    stop(script, on_cpus)
+    assert starts(script.settle()) == [first]
+    stop(script, on_card)
+    assert starts(script.settle()) == [second]
+
+
 def test_the_room_waits_for_the_last_worker_to_be_gone() -> None:
     script = cluster(2, 2, AT_ONCE)
     (gang,) = running(script, spec(4, nodes=2, priority=0))
