@@ -2,8 +2,8 @@
 comes.
 
 A simulation by the pass's own rules (`muster.core.allocate`) on a copy of the cluster with the first of those that
-wait: what can start starts, what is expected to end first ends, and so on. Nobody is stopped for others in it, and
-what nobody knows the end of never ends.
+wait: what can start starts, what is expected to end first ends, and so on. Whom the next passes stop for others goes at
+once and waits again; later on nobody is stopped, and what nobody knows the end of never ends.
 """
 
 from typing import Final
@@ -13,10 +13,11 @@ import msgspec
 from muster.core.allocate import Allocator, in_order
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s
+from muster.core.order import duration_s, faded
 from muster.core.plan import Draft, Plan
 from muster.core.queues import ENDLESS
 from muster.core.reservations import use_reservations
-from muster.core.state import Attempt, Job, State, Worker
+from muster.core.state import Attempt, Job, Node, PastUse, Room, State, Worker
 from muster.events import types as t
 from muster.events.policy import Preemption
 
@@ -30,39 +31,35 @@ PASSES_EXACT: Final = 100
 def expected_starts(cluster: Cluster, most: int) -> dict[int, int | None]:
     """Logical times at which the first `most` waiting jobs are expected to start, those with room reserved first
     (None = nobody knows). The cluster is left as it is."""
-    reserved = list(cluster.state.rooms)
-    waiting = in_order(cluster, max(LOOKED_AT, 2 * most))
-    asked = [job for job in (*reserved, *waiting) if cluster.state.jobs[job].phase == "PENDING"][:most]
-    if not asked:
-        return {}
-    return _Simulation(cluster, [*reserved, *waiting]).run(asked)
+    return Forecast(cluster, most).starts()
+
+
+class Forecast:
+    """The same in two steps: to be made copies what it needs of the cluster, which is quick; `starts` takes long, and
+    may be called once, in another thread too, while the cluster goes on."""
+
+    def __init__(self, cluster: Cluster, most: int) -> None:
+        reserved = list(cluster.state.rooms)
+        waiting = in_order(cluster, max(LOOKED_AT, 2 * most))
+        jobs = cluster.state.jobs
+        self._asked: Final = [job for job in (*reserved, *waiting) if jobs[job].phase == "PENDING"][:most]
+        self._state: Final = _copy_of(cluster, [*reserved, *waiting])
+
+    def starts(self) -> dict[int, int | None]:
+        """As `expected_starts`."""
+        return _Simulation(self._state).run(self._asked) if self._asked else {}
 
 
 class _Simulation:
     """A copy of the cluster in which time passes."""
 
-    def __init__(self, cluster: Cluster, waiting: list[int]) -> None:
-        state = cluster.state
-        live = (job for job in state.jobs.values() if cluster.is_live(job))
-        jobs = {job.id: _copy(job) for job in (*live, *(state.jobs[job_id] for job_id in waiting))}
-        policy = msgspec.structs.replace(state.policy, preemption=Preemption(mode="none"))
-        self._state: Final = State(
-            sequence=state.sequence,
-            time_at=state.time_at,
-            jobs=jobs,
-            nodes=state.nodes,
-            queues=state.queues,
-            policy=policy,
-            rooms=dict(state.rooms),
-            learned=state.learned,
-            past_use=state.past_use,
-            mix=state.mix,
-        )
+    def __init__(self, state: State) -> None:
+        self._state: Final = state
         self._began_at: Final = state.time_at
-        self._cluster: Final = Cluster(self._state)
+        self._cluster: Final = Cluster(state)
         self._starts: Final[dict[int, int | None]] = {}
         for job_id in sorted(self._cluster.to_judge):
-            self._requeue(jobs[job_id])
+            self._requeue(state.jobs[job_id])
 
     def run(self, asked: list[int]) -> dict[int, int | None]:
         """Let time pass until all that are asked for have started, or nothing that is known follows."""
@@ -73,9 +70,15 @@ class _Simulation:
                 following = self._next_time(exact=number < PASSES_EXACT)
                 if following is None:
                     break
-                self._state.time_at = max(self._state.time_at, following)
+                self._go_to(following)
                 self._end_what_is_due()
         return {job_id: self._starts.get(job_id) for job_id in asked}
+
+    def _go_to(self, time_at: int) -> None:
+        state = self._state
+        if time_at > state.time_at:
+            state.time_at = time_at
+            state.policy = msgspec.structs.replace(state.policy, preemption=Preemption(mode="none"))
 
     def _pass(self) -> bool:
         """Start what can start; whether anything did."""
@@ -93,6 +96,10 @@ class _Simulation:
                 self._start(event)
             elif isinstance(event, t.RoomReleased):
                 self._release(self._state.jobs[event.job])
+            elif isinstance(event, t.JobPreempted):
+                self._stop(self._state.jobs[event.job])
+            elif isinstance(event, t.RoomReserved):
+                self._cluster.reserve(Room(event.job, 0, event.placements, event.victims, event.why))
         return bool(plan.events)
 
     def _start(self, event: t.JobAllocated) -> None:
@@ -120,7 +127,24 @@ class _Simulation:
         cluster.hold_port(job.attempt)
         for worker in workers:
             cluster.claim(job.id, worker)
+        self._note_use(job, job.attempt, 1)
         cluster.review(job)
+
+    def _stop(self, job: Job) -> None:
+        assert job.attempt is not None
+        job.attempt.stop = "preempted"
+        job.preemptions += 1
+        job.phase = "STOPPING"
+        self._cluster.review(job)
+
+    def _note_use(self, job: Job, attempt: Attempt, sign: int) -> None:
+        """The user holds more from now on, or less."""
+        state = self._state
+        devices = sum(len(worker.devices) for worker in attempt.workers if worker.phase != "gone")
+        use = state.past_use.setdefault(f"{job.spec.queue}\n{job.user}", PastUse(settled_at=state.time_at))
+        use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
+        use.settled_at = state.time_at
+        use.held += sign * self._cluster.demand(job).compute * devices
 
     def _release(self, job: Job) -> None:
         self._cluster.unreserve(job)
@@ -150,6 +174,7 @@ class _Simulation:
         cluster, attempt = self._cluster, job.attempt
         assert attempt is not None
         again = attempt.stop == "preempted" or (attempt.stop == "timed_out" and job.spec.limits.on_timeout == "requeue")
+        self._note_use(job, attempt, -1)
         for worker in attempt.workers:
             if worker.phase != "gone":
                 worker.phase = "gone"
@@ -167,17 +192,37 @@ class _Simulation:
         assert attempt is not None
         if attempt.stop == "timed_out":
             job.since, job.since_at = self._state.sequence + job.id, self._state.time_at
-        else:
-            job.since_at += self._state.time_at - attempt.allocated_at
         job.phase = "PENDING"
         self._cluster.close(job)
         self._cluster.enqueue(job)
 
 
+def _copy_of(cluster: Cluster, waiting: list[int]) -> State:
+    """The state with what is live, and of what waits these jobs. What may change is copied."""
+    state = cluster.state
+    placed = (job_id for line in cluster.schedule.by_queue.values() for _, job_id in line)
+    return State(
+        sequence=state.sequence,
+        time_at=state.time_at,
+        jobs={job_id: _copy(state.jobs[job_id]) for job_id in sorted({*placed, *cluster.to_judge, *waiting})},
+        nodes={name: _copy_node(node) for name, node in state.nodes.items()},
+        queues=dict(state.queues),
+        policy=state.policy,
+        rooms=dict(state.rooms),
+        learned=dict(state.learned),
+        past_use={key: msgspec.structs.replace(use) for key, use in state.past_use.items()},
+        mix=dict(state.mix),
+    )
+
+
 def _copy(job: Job) -> Job:
-    """A job with an attempt and workers of its own, as far as they change."""
-    attempt = job.attempt
+    """A job with an attempt and workers of its own."""
+    excluded, attempt = dict(job.excluded), job.attempt
     if attempt is None:
-        return msgspec.structs.replace(job)
+        return msgspec.structs.replace(job, excluded=excluded)
     workers = [msgspec.structs.replace(worker) for worker in attempt.workers]
-    return msgspec.structs.replace(job, attempt=msgspec.structs.replace(attempt, workers=workers))
+    return msgspec.structs.replace(job, excluded=excluded, attempt=msgspec.structs.replace(attempt, workers=workers))
+
+
+def _copy_node(node: Node) -> Node:
+    return msgspec.structs.replace(node, strays=list(node.strays))
