@@ -10,7 +10,9 @@ MILLION: Final = 1_000_000
 _SIZE: Final = re.compile(r"^(\d{1,15})\s*(M|MB|MiB|G|GB|GiB|T|TB|TiB)?$")
 _UNIT_MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 _DURATION: Final = re.compile(r"^(?:(\d{1,5})d)?\s*(?:(\d{1,6})h)?\s*(?:(\d{1,8})m)?\s*(?:(\d{1,10})s)?$")
-_SECONDS: Final = (86_400, 3600, 60, 1)
+_DAY_S: Final = 86_400
+_SECONDS: Final = (_DAY_S, 3600, 60, 1)
+_CLOCK: Final = re.compile(r"^(?:(?:(\d{1,5})-)?(\d{1,6}):([0-5]\d)|(\d{1,8})):([0-5]\d)$")
 
 
 def parse_size_mib(size: int | str) -> int:
@@ -25,13 +27,32 @@ def parse_size_mib(size: int | str) -> int:
 
 
 def parse_duration_s(duration: int | str) -> int:
-    """A duration in seconds: a whole number of them, or text such as ``"90s"``, ``"12h"``, ``"1h30m"``, ``"2d"``."""
+    """A duration in seconds: a whole number of them, text such as ``"90s"``, ``"12h"``, ``"1h30m"``, ``"2d"``, or what
+    lists print: ``"5:00"`` (minutes and seconds), ``"1:00:00"``, ``"1-00:00:00"``."""
     if isinstance(duration, int):
         return duration
-    match = _DURATION.match(duration.strip())
+    text = duration.strip()
+    clock = _CLOCK.match(text)
+    if clock is not None:
+        days, hours, minutes, minutes_alone, seconds = (int(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes + minutes_alone) * 60 + seconds
+    match = _DURATION.match(text)
     if match is None or not any(match.groups()):
-        raise ValueError(f'{duration!r} is no duration: write whole seconds, or text such as "90s", "1h30m", "2d"')
+        raise ValueError(
+            f'{duration!r} is no duration: write whole seconds, or text such as "90s", "1h30m", "2d", "1:30:00"'
+        )
     return sum(int(count) * seconds for count, seconds in zip(match.groups("0"), _SECONDS, strict=True))
+
+
+def duration_text(duration_s: int) -> str:
+    """A duration as `parse_duration_s` reads it back: ``"90s"``, ``"1h30m"``, ``"24h"``, ``"7d"``."""
+    if duration_s < 120:  # noqa: PLR2004 - from two minutes on minutes read better
+        return f"{duration_s}s"
+    days = duration_s // _DAY_S if duration_s > _DAY_S else 0
+    rest_s = duration_s - days * _DAY_S
+    hours, minutes, seconds = rest_s // 3600, rest_s // 60 % 60, rest_s % 60
+    parts = zip((days, hours, minutes, seconds), "dhms", strict=True)
+    return "".join(f"{count}{unit}" for count, unit in parts if count)
 
 
 def priority_number(priority: int | str) -> int:

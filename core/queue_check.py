@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from muster.core.conversion import Problem
+from muster.core.ledger import Ledger, Obstacle
 from muster.core.policy_check import plural
-from muster.core.quantities import DEFAULT_PRIORITY, priority_number
+from muster.core.quantities import DEFAULT_PRIORITY, duration_text, priority_number
 from muster.core.queues import ENDLESS, UNBOUNDED, BoundLane, Queue, Tree, Vector, resolve
+from muster.core.releasing import least_vector
 from muster.core.resources import demand_of
 from muster.core.state import Job, Node, State
 from muster.events.binding import WHOLE_COMPUTE
@@ -57,17 +59,16 @@ def _listed(paths: Iterable[str]) -> str:
 
 
 def size_problems(spec: JobSpec, tree: Tree) -> list[Problem]:
-    """Which bounds of its queue, or of those above it, and which lanes a job could never keep to; [] = none. Device
-    memory is left to the moment of placing: what a job claims of it depends on the device."""
+    """Which bounds of its queue, or of those above it, and what of lanes and of what queues keep for themselves a job
+    could never keep to; [] = none. Device memory is left to the moment of placing: what a job claims of it depends on
+    the device."""
     queue = tree.queues[spec.queue]
-    demand = demand_of(spec)
-    per = max(demand.gpus, 1)
-    claim: Vector = (demand.gpus * demand.compute, 0, demand.cpus * per, demand.memory_mib * per)
+    claim = least_vector(demand_of(spec))
     default = next((each.spec.priority for each in queue.upwards() if each.spec.priority is not None), DEFAULT_PRIORITY)
     problems = []
     for each in queue.upwards():
         problems += _bound_problems(spec, each, claim, default)
-    return [*problems, *_lane_problems(spec, tree, claim[0])]
+    return [*problems, *_kept_problems(spec, tree, claim)]
 
 
 def _bound_problems(spec: JobSpec, queue: Queue, claim: Vector, default_priority: int | str) -> list[Problem]:
@@ -109,24 +110,53 @@ def _devices(count: float) -> str:
     return plural(count, "device")
 
 
-def _lane_problems(spec: JobSpec, tree: Tree, asked: int) -> list[Problem]:
-    job = Job(0, "", spec, 0)
-    closed = [lane for lane in tree.lanes if not lane.admits(job)]
-    groups = [closed] if len(closed) == len(tree.lanes) else [[lane] for lane in closed]
-    problems = []
-    for lanes in groups:
-        total, kept = tree.total[0], sum(lane.size for lane in lanes)
-        if lanes and asked > max(0, total - kept):
-            left = max(0, total - kept) / WHOLE_COMPUTE
-            detail = (
-                f"asks for {_devices(asked / WHOLE_COMPUTE)}: the cluster has {total / WHOLE_COMPUTE:g}, of which "
-                f"{' and '.join(map(_keeps, lanes))}, so {left:g} {'is' if left == 1 else 'are'} left"
-            )
-            problems.append(Problem("/gpus", detail))
+def _kept_problems(spec: JobSpec, tree: Tree, claim: Vector) -> list[Problem]:
+    """What lanes keep, and queues that do not lend, from a cluster of which nothing is held yet."""
+    ledger = Ledger(tree)
+    who = ledger.claimant(Job(0, "", spec, 0))
+    broken = {(each.kind, each.name): each for each in ledger.obstacles(who, claim)}
+    all_lanes = broken.get(("lane", ", ".join(lane.name for lane in tree.lanes)))
+    by_lanes = [all_lanes] if all_lanes else [each for each in broken.values() if each.kind == "lane"]
+    problems = [Problem("/gpus", _sum(tree, who.queue, each, 0)) for each in by_lanes]
+    if kept := broken.get(("kept", "")):
+        over = [(pointer, place) for pointer, place in _DIMENSIONS if claim[place] > max(kept.bound[place], 0)]
+        problems += [
+            Problem(pointer, _sum(tree, who.queue, kept, place)) for pointer, place in over if place or not by_lanes
+        ]
     return problems
 
 
-def _keeps(lane: BoundLane) -> str:
+def _sum(tree: Tree, queue: Queue, broken: Obstacle, place: int) -> str:
+    """What there is, who keeps how much of it, and what is left."""
+    names = broken.name.split(", ")
+    keepers = [_lane_keeps(lane) for lane in tree.lanes if broken.kind == "lane" and lane.name in names]
+    keepers += [
+        f"queue {keeper.path} keeps {_figure(keeper.kept, place)} that it lends to nobody"
+        for keeper in _keepers(tree, queue)
+        if keeper.kept[place]
+    ]
+    a, b, c, d = broken.bound
+    left = _figure((max(0, a), max(0, b), max(0, c), max(0, d)), place)
+    return (
+        f"asks for {_amount(broken.adds, place)}: the cluster has {_figure(tree.total, place)}, of which "
+        f"{' and '.join(keepers)}, so {left} {'is' if left == '1' else 'are'} left"
+    )
+
+
+def _keepers(tree: Tree, queue: Queue) -> list[Queue]:
+    """The queues that keep something from another; what a queue below one of them keeps is in that."""
+    found: list[Queue] = []
+    for keeper in tree.keepers:  # parents come before their children
+        if not queue.is_under(keeper) and not any(keeper.is_under(other) for other in found):
+            found.append(keeper)
+    return found
+
+
+def _figure(amounts: Vector, place: int) -> str:
+    return f"{amounts[0] / WHOLE_COMPUTE:g}" if place == 0 else _amount(amounts, place)
+
+
+def _lane_keeps(lane: BoundLane) -> str:
     small = f"jobs of at most {_devices(lane.max_devices)}"
-    time = "" if lane.max_time_s == ENDLESS else f" and {lane.max_time_s} s"
+    time = "" if lane.max_time_s == ENDLESS else f" and at most {duration_text(lane.max_time_s)}"
     return f"lane {lane.name} keeps {lane.size / WHOLE_COMPUTE:g} for {small}{time}"

@@ -125,11 +125,49 @@ def test_several_lanes_add_up_for_jobs_that_none_admits() -> None:
 
     assert sizes(tree(lanes=lanes), 3)[0][1] == (
         "asks for 3 devices: the cluster has 4, of which lane one keeps 1 for jobs of at most 1 device and lane two"
-        " keeps 1 for jobs of at most 2 devices and 3600 s, so 2 are left"
+        " keeps 1 for jobs of at most 2 devices and at most 1h, so 2 are left"
     )
     assert sizes(tree(lanes=lanes), 2) == []
     assert sizes(tree(lanes=(Lane("one", 1), Lane("two", 3, max_devices=2))), 2, limits=short) == []
     assert sizes(tree(lanes=(Lane("one", 3), Lane("two", 1, max_devices=2))), 2)[0][1].endswith("so 1 is left")
+
+
+def keepers(lend: int | str) -> Tree:
+    below = QueueSpec("gamma/sub", guarantee="50%", lend=lend)
+    return tree(QueueSpec("gamma", guarantee="50%"), below, QueueSpec("q"), devices=16)
+
+
+def test_what_a_queue_lends_to_nobody_is_kept_from_the_others() -> None:
+    assert sizes(keepers(0), 12, "q") == []
+    ((pointer, words),) = sizes(keepers(0), 13, "q")
+    assert (pointer, words.split(": ")[1]) == (
+        "/gpus",
+        "the cluster has 16, of which queue gamma/sub keeps 4 that it lends to nobody, so 12 are left",
+    )
+    assert sizes(keepers(0), 16, "gamma/sub") == []
+
+
+def test_a_percentage_keeps_of_everything() -> None:
+    assert sizes(keepers(0), 1, "q", cpus=97) == []
+    ((pointer, words),) = sizes(keepers("0%"), 1, "q", cpus=97)
+    assert (pointer, words.split(": ")[1]) == (
+        "/cpus",
+        "the cluster has 128 CPUs, of which queue gamma/sub keeps 32 CPUs that it lends to nobody, so 96 CPUs are left",
+    )
+
+
+def test_lanes_and_what_queues_keep_are_one_sum() -> None:
+    lane = Lane("quick", 2, max_time=5400)
+    found = tree(QueueSpec("a", guarantee=4, lend=1), QueueSpec("q"), lanes=(lane,), devices=16)
+
+    assert sizes(found, 11, "q") == []
+    ((pointer, words),) = sizes(found, 12, "q")
+    assert pointer == "/gpus"
+    assert words == (
+        "asks for 12 devices: the cluster has 16, of which lane quick keeps 2 for jobs of at most 1 device and at most"
+        " 1h30m and queue a keeps 3 that it lends to nobody, so 11 are left"
+    )
+    assert sizes(found, 14, "a") == []
 
 
 def test_lost_nodes_still_count() -> None:
