@@ -52,11 +52,17 @@ async def live_job(service: Service, number: int) -> Job:
     return job
 
 
+def _job_answer(job: Job, moment: Moment) -> web.Response:
+    with moment.as_of_now() as cluster:
+        view = job_view(job, moment.now_ns, cluster)
+    return answer(view, moment.state.sequence)
+
+
 async def show_job(request: web.Request) -> web.Response:
     """All about a job."""
     moment = await moment_of(request)
     job = await find_job(request, moment)
-    return answer(job_view(job, moment.now_ns, moment.cluster), moment.state.sequence)
+    return _job_answer(job, moment)
 
 
 def _phases_of(request: web.Request) -> tuple[JobPhase, ...]:
@@ -122,7 +128,7 @@ async def wait_job(request: web.Request) -> web.Response:
     except TimeoutError:
         pass  # the answer says how far it has come
     moment = await moment_of(request)
-    return answer(job_view(job, moment.now_ns, moment.cluster), moment.state.sequence)
+    return _job_answer(job, moment)
 
 
 async def show_queue(request: web.Request) -> web.Response:
@@ -131,7 +137,8 @@ async def show_queue(request: web.Request) -> web.Response:
     moment = await moment_of(request)
     filtered = bool(query.user or query.queue or query.phases)
     wanted = (lambda job: _matches(job, query)) if filtered else None
-    view = queue_view(moment.cluster, moment.now_ns, query.limit, wanted, start=flag(request, "start"))
+    with moment.as_of_now() as cluster:
+        view = queue_view(cluster, moment.now_ns, query.limit, wanted, start=flag(request, "start"))
     return answer(view, moment.state.sequence)
 
 

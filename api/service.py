@@ -6,7 +6,8 @@ has come that far, so that a caller sees its own write. A read never changes any
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from aiohttp import web
 from muster.api.parameters import integer
 from muster.api.problems import ApiError, bad_parameter
 from muster.api.submitting import Submitter
+from muster.api.times import listed_time
 from muster.core.cluster import Cluster
 from muster.core.state import State
 from muster.events.log import Entry, Log
@@ -97,6 +99,18 @@ class Moment(NamedTuple):
         """The state looked at."""
         return self.cluster.state
 
+    @contextmanager
+    def as_of_now(self) -> Iterator[Cluster]:
+        """The cluster as a pass would find it at `now_ns`: of the live one the last entry may be minutes old. Logical
+        time is put on for as long as the block runs, in which nothing may be awaited."""
+        state, time_at = self.state, self.state.time_at
+        if state.timestamp_ns:
+            state.time_at += max(0, self.now_ns - state.timestamp_ns)
+        try:
+            yield self.cluster
+        finally:
+            state.time_at = time_at
+
 
 async def moment_of(request: web.Request) -> Moment:
     """The state that a request asks for with `at` and `min_seq`."""
@@ -104,15 +118,16 @@ async def moment_of(request: web.Request) -> Moment:
     await see_minimum(request)
     text = request.query.get("at")
     if text is None:
-        return Moment(service.cluster, time.time_ns(), past=False)
+        return Moment(service.cluster, max(time.time_ns(), service.state.timestamp_ns), past=False)
     cluster = (await service.past.state_at(await sequence_at(service, text))).cluster
     return Moment(cluster, cluster.state.timestamp_ns, past=True)
 
 
 async def sequence_at(service: Service, text: str) -> int:
-    """The sequence that an `at` names."""
+    """The sequence that an `at` names; a time as lists print it takes in all that they show at that time."""
+    now_ns = time.time_ns()
     try:
-        return await service.past.resolve(text, time.time_ns())
+        return await service.past.resolve(listed_time(text, now_ns) or text, now_ns)
     except MomentError as error:
         raise bad_parameter("at", str(error)) from error
 

@@ -37,7 +37,9 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """One line of a list of jobs. `elapsed_ms` runs from the first start; `why` says why it waits or ended."""
+    """One line of a list of jobs. `started` is when it first ran, `attempt_started` when its present or last attempt
+    began to run, and `elapsed_ms` for how long that has run or did; None of the two for a job that waits, or was
+    cancelled while it waited. `why` says why it waits or ended."""
 
     id: int
     name: str
@@ -51,6 +53,7 @@ class JobRow(msgspec.Struct, frozen=True):
     why: str
     submitted: str
     started: str | None
+    attempt_started: str | None
     ended: str | None
     elapsed_ms: int | None
     exit_code: int | None
@@ -140,14 +143,17 @@ def nodes_of(attempt: Attempt | None) -> list[str]:
     return [worker.node for worker in attempt.workers] if attempt is not None else []
 
 
-def _elapsed_ms(job: Job, now_ns: int) -> int | None:
-    if not job.started_ns:
-        return None
-    return max((job.ended_ns or now_ns) - job.started_ns, 0) // 1_000_000
+def _attempt_started_ns(job: Job) -> int:
+    """When the attempt began that the job is in, or ended in; 0 where it did in none."""
+    attempt = job.attempt
+    if attempt is None or job.phase == "PENDING" or (job.phase == "CANCELLED" and attempt.stop != "cancelled"):
+        return 0
+    return attempt.started_ns
 
 
 def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
     """A line about a job, as of `now_ns`; `why` where its state does not say it."""
+    began_ns = _attempt_started_ns(job)
     return JobRow(
         id=job.id,
         name=job.spec.name,
@@ -161,8 +167,9 @@ def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
         why=f"{why} (before: {job.reason})" if why and job.reason else why or job.reason,
         submitted=rfc3339(job.submitted_ns),
         started=rfc3339_or_none(job.started_ns),
+        attempt_started=rfc3339_or_none(began_ns),
         ended=rfc3339_or_none(job.ended_ns),
-        elapsed_ms=_elapsed_ms(job, now_ns),
+        elapsed_ms=max((job.ended_ns or now_ns) - began_ns, 0) // 1_000_000 if began_ns else None,
         exit_code=job.exit_code,
     )
 
@@ -201,8 +208,8 @@ def _why(job: Job, cluster: Cluster) -> str:
 def queue_view(
     cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool] | None, *, start: bool = False
 ) -> QueueView:
-    """What runs, and what waits, as far as it is wanted (None = all); why is worked out for those next in line, and the
-    expected start where `start` asks for it."""
+    """What runs, and what waits, as far as it is wanted (None = all), of a cluster in which it is `now_ns`; why is
+    worked out for those next in line, and the expected start where `start` asks for it."""
     state = cluster.state
     live = [state.jobs[job_id] for job_id in _live(cluster)]
     running = live if wanted is None else list(filter(wanted, live))
@@ -223,16 +230,16 @@ def queue_view(
         pending=[
             WaitingRow(
                 **msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id, ""))),
-                expected_start=_wall_time(state, starts.get(job_id)),
+                expected_start=_wall_time(state, starts.get(job_id), now_ns),
             )
             for job_id in pending[:limit]
         ],
     )
 
 
-def _wall_time(state: State, at: int | None) -> str | None:
+def _wall_time(state: State, at: int | None, now_ns: int) -> str | None:
     """A logical time that is to come, as people see it."""
-    return None if at is None else rfc3339(state.timestamp_ns + at - state.time_at)
+    return None if at is None else rfc3339(now_ns + at - state.time_at)
 
 
 def _live(cluster: Cluster) -> list[int]:
