@@ -70,8 +70,11 @@ def host_of(job: Job, devices: int, workers: int) -> tuple[int, int]:
 
 
 def amounts(state: State, job: Job, holding: Holding) -> Amounts:
+    """What a holding counts; what is on a lost node counts no more than the node."""
     total = ZERO
     for piece in holding:
+        if state.nodes[piece.node].status == "lost":
+            continue
         devices = state.nodes[piece.node].inventory.devices
         cpus, memory = host_of(job, len(piece.devices), piece.workers)
         mib = sum(device_mib(job, devices[i]) for i in piece.devices if i < len(devices))
@@ -221,21 +224,27 @@ def broken_bounds(books: Books, job: Job, claim: Amounts, *, staying: bool) -> l
 
 
 def kept_for_others(books: Books, queue: str, *, staying: bool) -> Amounts:
-    """What other queues lend to nobody and do not hold: of a queue and those in it whichever is more."""
-    names = list(books.state.queues)
-    tops = [name for name in names if not is_in(queue, name) and is_in(queue, name.rpartition("/")[0] or queue)]
-    return add(ZERO, *(_kept(books, top, staying=staying) for top in tops))
+    """What other queues lend to nobody and do not hold. Of queues in one another that keep something the outermost one
+    counts."""
+    kept = ZERO
+    specs = books.state.queues
+    keepers = [name for name, spec in specs.items() if _kept(books, name) != ZERO and not is_in(queue, name)]
+    for name in keepers:
+        if not any(name != other and is_in(name, other) for other in keepers):
+            mine, held = _kept(books, name), books.held(name, staying=staying)
+            a, b, c, d = (max(0, most - has) for most, has in zip(mine, held, strict=True))
+            kept = add(kept, (a, b, c, d))
+    return kept
 
 
-def _kept(books: Books, queue: str, *, staying: bool) -> Amounts:
+def _kept(books: Books, queue: str) -> Amounts:
+    """The part of a guarantee that is lent to nobody."""
     spec, own = spec_of(books.state, queue), guarantee_of(books, queue)
-    below = [name for name in books.state.queues if name.rpartition("/")[0] == queue]
-    rest = add(ZERO, *(_kept(books, name, staying=staying) for name in below))
-    if spec.lend is not None and spec.guarantee is not None:
-        lent, held = part(spec.lend, own), books.held(queue, staying=staying)
-        mine = [0 if a >= NO_BOUND else max(0, max(0, a - b) - c) for a, b, c in zip(own, lent, held, strict=True)]
-        rest = max(rest[0], mine[0]), max(rest[1], mine[1]), max(rest[2], mine[2]), max(rest[3], mine[3])
-    return rest
+    if spec.lend is None or spec.guarantee is None:
+        return ZERO
+    lent = part(spec.lend, own)
+    a, b, c, d = (0 if whole >= NO_BOUND else max(0, whole - most) for whole, most in zip(own, lent, strict=True))
+    return a, b, c, d
 
 
 # -- places ---------------------------------------------------------------------------------------------------------
