@@ -6,11 +6,14 @@ then, and is seen in it before the next one begins. All of a change is one appen
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from muster.api.appending import append_all
+from muster.api.changes import differences
 from muster.api.problems import ApiError, FieldError, no_such
+from muster.api.queue_views import spelled_out
 from muster.api.service import MIN_SEQ_WAIT_S, Service
 from muster.core.conversion import Problem, SpecError
 from muster.core.policy_check import parent_of, tree_problems
@@ -24,27 +27,44 @@ Pointers = Callable[[str, str], str]
 """(queue, field) → where that stands in the body."""
 
 
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field and its value before and after; None = nothing was, or is, said."""
+
+    field: str
+    before: Any
+    after: Any
+
+
 class QueuesChanged(msgspec.Struct, frozen=True):
-    """What became of the queues asked for, by path. `sequence` is that of the last entry."""
+    """What became of the queues asked for, by path, or after a `dry_run` would become of them; of those that changed
+    also the fields. `sequence` is that of the last entry."""
 
     sequence: int
     made: list[str] = []
     changed: list[str] = []
     unchanged: list[str] = []
     removed: list[str] = []
+    changes: dict[str, list[FieldChange]] = {}
+    dry_run: bool = False
 
 
 class PolicySet(msgspec.Struct, frozen=True):
-    """The policy asked for is the one in force; `already` = it was before."""
+    """The policy asked for is the one in force, or would be after a `dry_run`; `already` = it was before."""
 
     sequence: int
     already: bool = False
+    changes: list[FieldChange] = []
+    dry_run: bool = False
 
 
-def refused(code: str, title: str, errors: Sequence[FieldError], status: int = 422) -> ApiError:
+def _changes(before: QueueSpec | Policy, after: QueueSpec | Policy) -> list[FieldChange]:
+    return [FieldChange(*each) for each in differences(spelled_out(before), spelled_out(after))]
+
+
+def refused(code: str, title: str, errors: Sequence[FieldError]) -> ApiError:
     """A configuration that cannot be: every problem with its field."""
     step = "correct the fields named in errors; /openapi.json describes all of them"
-    return ApiError(status, code, title, next_step="" if status == 409 else step, errors=list(errors))  # noqa: PLR2004
+    return ApiError(422, code, title, next_step=step, errors=list(errors))
 
 
 def not_right(error: SpecError, title: str, code: str) -> ApiError:
@@ -53,9 +73,16 @@ def not_right(error: SpecError, title: str, code: str) -> ApiError:
 
 
 async def set_queues(
-    service: Service, wanted: Sequence[QueueSpec], user: str, pointers: Pointers, *, prune: bool = False
+    service: Service,
+    wanted: Sequence[QueueSpec],
+    user: str,
+    pointers: Pointers,
+    *,
+    prune: bool = False,
+    dry_run: bool = False,
 ) -> QueuesChanged:
-    """Make or change the queues named; with `prune`, remove those not named. Raises ApiError."""
+    """Make or change the queues named; with `prune`, remove those not named; with `dry_run`, only say what that would
+    change. Raises ApiError."""
     async with service.configuring:
         state = await _state(service)
         before = {DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE), **state.queues}
@@ -67,13 +94,17 @@ async def set_queues(
         news = sorted(name for name, queue in named.items() if before.get(name) != queue)
         events: list[Event] = [QueueRemoved(name=name, user=user) for name in sorted(gone, reverse=True)]
         events += [QueueConfigured(queue=named[name], user=user) for name in news]
-        sequence = await _append(service, events)
+        changed = [name for name in news if name in before] + [DEFAULT_QUEUE] * (DEFAULT_QUEUE in gone)
+        unsaid = {DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE)}
+        changes = {name: _changes(before[name], (named if name in named else unsaid)[name]) for name in changed}
         return QueuesChanged(
-            sequence,
+            await _append(service, events, dry_run=dry_run),
             made=[name for name in news if name not in before],
-            changed=[name for name in news if name in before] + [DEFAULT_QUEUE] * (DEFAULT_QUEUE in gone),
+            changed=changed,
             unchanged=sorted(named.keys() - set(news)),
             removed=sorted(gone - {DEFAULT_QUEUE}),
+            changes=changes,
+            dry_run=dry_run,
         )
 
 
@@ -92,8 +123,8 @@ async def remove_queue(service: Service, name: str, user: str) -> QueuesChanged:
         return QueuesChanged(await _append(service, [QueueRemoved(name=name, user=user)]), removed=[name])
 
 
-async def set_policy(service: Service, policy: Policy, user: str) -> PolicySet:
-    """Decide by these rules from now on. Raises ApiError."""
+async def set_policy(service: Service, policy: Policy, user: str, *, dry_run: bool = False) -> PolicySet:
+    """Decide by these rules from now on; with `dry_run`, only say what that would change. Raises ApiError."""
     async with service.configuring:
         state = await _state(service)
         problems = [each for each in tree_problems({}, policy) if each.pointer.startswith("/policy")]
@@ -101,8 +132,10 @@ async def set_policy(service: Service, policy: Policy, user: str) -> PolicySet:
             errors = [FieldError(each.pointer.removeprefix("/policy"), each.detail) for each in problems]
             raise refused("invalid_policy", "this is no policy that Muster can follow", errors)
         if policy == state.policy:
-            return PolicySet(state.sequence, already=True)
-        return PolicySet(await _append(service, [PolicyChanged(policy=policy, user=user)]))
+            return PolicySet(state.sequence, already=True, dry_run=dry_run)
+        changes = _changes(state.policy, policy)
+        sequence = await _append(service, [PolicyChanged(policy=policy, user=user)], dry_run=dry_run)
+        return PolicySet(sequence, changes=changes, dry_run=dry_run)
 
 
 async def _state(service: Service) -> State:
@@ -111,13 +144,13 @@ async def _state(service: Service) -> State:
     return service.state
 
 
-async def _append(service: Service, events: Sequence[Event]) -> int:
-    """Append and see it folded; gives the sequence that the answer stands for."""
-    if not events:
-        return service.state.sequence
+async def _append(service: Service, events: Sequence[Event], *, dry_run: bool = False) -> int:
+    """Append and see it folded, where it is no `dry_run`; gives the sequence that the answer stands for."""
     if len(events) > BATCH_LIMIT:
         detail = f"it would change {len(events)} queues; at most {BATCH_LIMIT} can be changed at once"
         raise refused("too_many", "too many changes at once", [FieldError("/queues", detail)])
+    if dry_run or not events:
+        return service.state.sequence
     acks = await append_all(service.log, events)
     with contextlib.suppress(TimeoutError):  # it is in the log, which is what the answer says
         await service.follower.wait_for(acks[-1].sequence, MIN_SEQ_WAIT_S)
@@ -155,10 +188,10 @@ def _check_jobs(state: State, after: Mapping[str, QueueSpec], gone: Collection[s
     errors = []
     for name in sorted({*gone, *parents} & jobs.keys()):
         wish = "be removed" if name in gone else "have queues below it"
-        count = f"{jobs[name]} job{'' if jobs[name] == 1 else 's'}"
+        count = "1 job that waits or runs" if jobs[name] == 1 else f"{jobs[name]} jobs that wait or run"
         below = next((each for each in sorted(after) if parent_of(each) == name), name)
         pointer = "" if name in gone else pointers(below, "name")
-        errors.append(FieldError(pointer, f"queue {name} has {count} that wait or run: it cannot {wish}"))
+        errors.append(FieldError(pointer, f"queue {name} has {count}: it cannot {wish}"))
     if errors:
         step = f"muster queue --queue {errors[0].detail.split()[1]} lists them"
         raise ApiError(409, "queue_in_use", errors[0].detail, next_step=step, errors=errors)

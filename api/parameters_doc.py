@@ -25,6 +25,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "user": {"description": "Only of this user.", "schema": {"type": "string"}},
     "queue": {"description": "Only of this queue.", "schema": {"type": "string"}},
     "rank": {"description": "Which worker.", "schema": {"type": "integer", "minimum": 0, "default": 0}},
+    "attempt": {
+        "description": "Which attempt; the last one if left out. Agents keep what ended workers wrote for a while.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
     "timeout": {
         "description": "Seconds to wait.",
         "schema": {"type": "number", "minimum": 0, "maximum": 300, "default": 30},
@@ -40,6 +44,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "expect": {"description": "SEQ:CHAIN, a chain hash kept elsewhere.", "schema": {"type": "string"}},
     "prune": {
         "description": "1 to remove the queues that the body does not name.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
+    "dry_run": {
+        "description": "1 (or true) to be told what would change, and change nothing.",
         "schema": {"type": "integer", "enum": [0, 1]},
     },
     "wait_for_capacity": {

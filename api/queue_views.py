@@ -6,8 +6,8 @@ import msgspec
 
 from muster.api.times import rfc3339_or_none
 from muster.core.cluster import Cluster
-from muster.core.queues import ENDLESS, NOTHING, Queue, Tree
-from muster.core.state import State
+from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, Queue, Tree, resolve
+from muster.core.state import ENDED, State
 from muster.events.policy import OrderName, Policy, Portion, QueueSpec
 
 
@@ -41,10 +41,22 @@ class QueuePage(msgspec.Struct, frozen=True):
     queues: list[QueueRow]
 
 
+class QueueUser(msgspec.Struct, frozen=True):
+    """What a user has in a queue and in those below it."""
+
+    user: str
+    running: int
+    pending: int
+    devices_held_milli: int
+
+
 class QueueAnswer(QueueRow, frozen=True):
-    """One queue."""
+    """One queue: also how many devices (in thousandths) each of its portions comes to on the cluster as it is
+    (`bounds_milli`; None = it bounds nothing; `kept` is what it lends to nobody), and its users, the largest first."""
 
     sequence: int
+    bounds_milli: dict[str, int | None]
+    users: list[QueueUser]
 
 
 class PolicyView(msgspec.Struct, frozen=True):
@@ -56,7 +68,7 @@ class PolicyView(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """What a queue and those below it have."""
+    """What a queue and those below it, or a user there, have."""
 
     __slots__ = ("held_milli", "pending", "running")
 
@@ -73,14 +85,19 @@ def queue_rows(cluster: Cluster) -> list[QueueRow]:
         _count(counts, tree, path, pending=len(line.keys))
     for job_id in state.rooms:
         _count(counts, tree, state.jobs[job_id].spec.queue, pending=1)
+    for job_id, devices_milli in _held(cluster).items():
+        _count(counts, tree, state.jobs[job_id].spec.queue, running=1, held_milli=devices_milli)
+    return [_row(queue, counts[path], tree.share_ppm(ledger.staying(queue))) for path, queue in tree.queues.items()]
+
+
+def _held(cluster: Cluster) -> dict[int, int]:
+    """Live job → thousandths of devices that it holds."""
     held: dict[int, int] = dict.fromkeys(cluster.to_judge, 0)
     for workers in cluster.workers_on.values():
         for (job_id, _), worker in workers.items():
-            devices_milli = len(worker.devices) * cluster.demand(state.jobs[job_id]).compute
+            devices_milli = len(worker.devices) * cluster.demand(cluster.state.jobs[job_id]).compute
             held[job_id] = held.get(job_id, 0) + devices_milli
-    for job_id, devices_milli in held.items():
-        _count(counts, tree, state.jobs[job_id].spec.queue, running=1, held_milli=devices_milli)
-    return [_row(queue, counts[path], tree.share_ppm(ledger.staying(queue))) for path, queue in tree.queues.items()]
+    return held
 
 
 def _count(
@@ -92,6 +109,48 @@ def _count(
             count.running += running
             count.pending += pending
             count.held_milli += held_milli
+
+
+def queue_answer(cluster: Cluster, name: str) -> QueueAnswer:
+    """All about a queue that is there."""
+    row = next(row for row in queue_rows(cluster) if row.name == name)
+    queue = cluster.ledger().tree.queues[name]
+    return QueueAnswer(
+        **msgspec.structs.asdict(row),
+        sequence=cluster.state.sequence,
+        bounds_milli=_bounds_milli(queue),
+        users=_users(cluster, queue),
+    )
+
+
+def _bounds_milli(queue: Queue) -> dict[str, int | None]:
+    spec = queue.spec
+    bounds = {
+        "guarantee": queue.guarantee,
+        "limit": queue.ceiling,
+        "borrow": UNBOUNDED if spec.borrow is None else resolve(spec.borrow, queue.guarantee),
+        "kept": queue.kept,
+        "reclaim_step": queue.step,
+        "user_limit": queue.user_bound,
+        "urgent_limit": queue.urgent_bound,
+        "max_job": queue.job_bound,
+    }
+    return {name: None if bound[0] == ENDLESS else bound[0] for name, bound in bounds.items()}
+
+
+def _users(cluster: Cluster, queue: Queue) -> list[QueueUser]:
+    counts: dict[str, _Counts] = {}
+    held = _held(cluster)
+    queues = cluster.ledger().tree.queues
+    for job in cluster.state.jobs.values():
+        its_queue = queues.get(job.spec.queue)
+        if job.phase not in ENDED and its_queue is not None and its_queue.is_under(queue):
+            count = counts.setdefault(job.user, _Counts())
+            count.pending += job.phase == "PENDING"
+            count.running += job.phase != "PENDING"
+            count.held_milli += held.get(job.id, 0)
+    users = [QueueUser(user, each.running, each.pending, each.held_milli) for user, each in counts.items()]
+    return sorted(users, key=lambda each: (-each.devices_held_milli, each.user))
 
 
 def _row(queue: Queue, counts: _Counts, share_ppm: int) -> QueueRow:

@@ -1,16 +1,13 @@
 """`/v1/queues` and `/v1/policy`: how the cluster is shared, and by which rules it decides."""
 
-from typing import Any
-
-import msgspec
 from aiohttp import web
 
 from muster.api.answers import answer
 from muster.api.bodies import read_json
 from muster.api.configuring import not_right, remove_queue, set_policy, set_queues
 from muster.api.parameters import flag, user_of
-from muster.api.problems import no_such
-from muster.api.queue_views import QueueAnswer, policy_view, queue_page, queue_rows
+from muster.api.queue_views import policy_view, queue_answer, queue_page
+from muster.api.reading import known_queue
 from muster.api.service import SERVICE, moment_of
 from muster.core.conversion import SpecError
 from muster.core.policy_check import check_policy, check_queue, check_queues
@@ -23,23 +20,15 @@ async def list_queues(request: web.Request) -> web.Response:
 
 
 async def show_queue_spec(request: web.Request) -> web.Response:
-    """One queue."""
+    """One queue, with what its fields come to and who holds what."""
     moment = await moment_of(request)
-    name = request.match_info["path"]
-    row = next((row for row in queue_rows(moment.cluster) if row.name == name), None)
-    if row is None:
-        raise no_such("queue", name[:200], "muster queues lists the queues")
-    sequence = moment.state.sequence
-    return answer(QueueAnswer(sequence=sequence, **_fields(row)), sequence)
-
-
-def _fields(row: msgspec.Struct) -> dict[str, Any]:
-    return msgspec.structs.asdict(row)
+    return answer(queue_answer(moment.cluster, known_queue(moment, request.match_info["path"])), moment.state.sequence)
 
 
 async def put_queues(request: web.Request) -> web.Response:
     """Make or change the queues named, and with `prune` remove those not named: all of it or nothing."""
-    service, user, prune = request.app[SERVICE], user_of(request), flag(request, "prune")
+    service, user = request.app[SERVICE], user_of(request)
+    prune, dry_run = flag(request, "prune"), flag(request, "dry_run")
     try:
         wanted = check_queues(await read_json(request))
     except SpecError as error:
@@ -49,18 +38,22 @@ async def put_queues(request: web.Request) -> web.Response:
     def pointer(queue: str, field: str) -> str:
         return f"/queues/{places[queue]}/{field}" if queue in places else "/queues"
 
-    changed = await set_queues(service, wanted, user, pointer, prune=prune)
+    changed = await set_queues(service, wanted, user, pointer, prune=prune, dry_run=dry_run)
     return answer(changed, changed.sequence)
 
 
 async def put_queue(request: web.Request) -> web.Response:
     """Make or change one queue."""
-    service, user = request.app[SERVICE], user_of(request)
+    service, user, dry_run = request.app[SERVICE], user_of(request), flag(request, "dry_run")
     try:
         wanted = check_queue(await read_json(request), request.match_info["path"])
     except SpecError as error:
         raise not_right(error, "this is no queue that Muster can make", "invalid_queues") from error
-    changed = await set_queues(service, [wanted], user, lambda _, field: f"/{field}" if field else "")
+
+    def pointer(_: str, field: str) -> str:
+        return f"/{field}" if field else ""
+
+    changed = await set_queues(service, [wanted], user, pointer, dry_run=dry_run)
     return answer(changed, changed.sequence)
 
 
@@ -78,10 +71,10 @@ async def show_policy(request: web.Request) -> web.Response:
 
 async def put_policy(request: web.Request) -> web.Response:
     """Decide by these rules from now on; what is left out is the default."""
-    service, user = request.app[SERVICE], user_of(request)
+    service, user, dry_run = request.app[SERVICE], user_of(request), flag(request, "dry_run")
     try:
         policy = check_policy(await read_json(request))
     except SpecError as error:
         raise not_right(error, "this is no policy that Muster can follow", "invalid_policy") from error
-    done = await set_policy(service, policy, user)
+    done = await set_policy(service, policy, user, dry_run=dry_run)
     return answer(done, done.sequence)

@@ -10,7 +10,7 @@ from muster.api.answers import answer
 from muster.api.clients import CLIENTS
 from muster.api.node_views import holders, jobs_on, node_page, node_view
 from muster.api.parameters import flag, integer, job_id, seconds
-from muster.api.problems import bad_parameter, no_such
+from muster.api.problems import ApiError, bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
     JobPage,
@@ -20,12 +20,15 @@ from muster.api.views import (
     queue_view,
     state_view,
 )
+from muster.core.queues import DEFAULT_QUEUE
 from muster.core.state import ENDED, PHASE_CODES, Job, JobPhase
 from muster.projections.read_models import JobQuery, decode_job
 
 PAGE_LIMIT: Final = 1000
 PAGE_DEFAULT: Final = 100
 WAIT_LIMIT_S: Final = 300.0
+QUEUES_SHOWN: Final = 20
+NEXT_QUEUES: Final = "muster queues shows the queues"
 _PHASE_OF: Final[dict[str, JobPhase]] = {
     **{str(phase): phase for phase in PHASE_CODES},
     **{code: phase for phase, code in PHASE_CODES.items()},
@@ -65,6 +68,17 @@ async def show_job(request: web.Request) -> web.Response:
     return _job_answer(job, moment)
 
 
+def known_queue(moment: Moment, name: str) -> str:
+    """The queue's name. Raises ApiError, which lists the queues, where there is none of that name."""
+    queues = {DEFAULT_QUEUE, *moment.state.queues}
+    if name not in queues:
+        shown = sorted(queues)[:QUEUES_SHOWN]
+        more = f" and {len(queues) - len(shown)} more" if len(queues) > len(shown) else ""
+        detail = f"queues: {', '.join(shown)}{more}"
+        raise ApiError(404, "not_found", f"no queue {name[:200]}", detail=detail, next_step=NEXT_QUEUES)
+    return name
+
+
 def _phases_of(request: web.Request) -> tuple[JobPhase, ...]:
     """The states asked for, by names or codes in any case; () = all."""
     text = request.query.get("state", "")
@@ -96,6 +110,8 @@ async def list_jobs(request: web.Request) -> web.Response:
         rows += await _forgotten(request.app[SERVICE], query, moment)
     rows.sort(key=lambda row: -row.id)
     page = rows[: query.limit]
+    if query.queue and not page and not query.before:  # of a queue that is gone, the jobs that ended are still listed
+        known_queue(moment, query.queue)
     following = page[-1].id if len(page) == query.limit else None
     return answer(JobPage(moment.state.sequence, page, following), moment.state.sequence)
 
@@ -137,6 +153,8 @@ async def show_queue(request: web.Request) -> web.Response:
     moment = await moment_of(request)
     filtered = bool(query.user or query.queue or query.phases)
     wanted = (lambda job: _matches(job, query)) if filtered else None
+    if query.queue:
+        known_queue(moment, query.queue)
     with moment.as_of_now() as cluster:
         view = queue_view(cluster, moment.now_ns, query.limit, wanted, start=flag(request, "start"))
     return answer(view, moment.state.sequence)

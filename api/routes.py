@@ -65,7 +65,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/jobs", reading.list_jobs, "List jobs, newest first", JobPage,
-        ("state", "user", "queue", *PAGE, *READ),
+        ("state", "user", "queue", *PAGE, *READ), problems=(404,),
     ),
     Route("GET", "/v1/jobs/{id}", reading.show_job, "Show a job", JobView, READ, problems=(404,)),
     Route(
@@ -78,7 +78,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/jobs/{id}/logs", logs.show_logs, "What a worker wrote", "application/octet-stream",
-        ("rank", "follow", "min_seq"), problems=(404, 503),
+        ("rank", "attempt", "follow", "min_seq"), problems=(404, 503),
     ),
     Route(
         "GET", "/v1/jobs/{id}/wait", reading.wait_job, "Wait for a job to end", JobView, ("timeout", "min_seq"),
@@ -90,7 +90,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/queue", reading.show_queue, "What runs and what waits", QueueView,
-        ("start", "state", "user", "queue", "limit", *READ),
+        ("start", "state", "user", "queue", "limit", *READ), problems=(404,),
     ),
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
     Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),
@@ -105,14 +105,14 @@ ROUTES: Final = (
     Route("GET", "/v1/queues", queues.list_queues, "List the queues, with what each holds", QueuePage, READ),
     Route(
         "PUT", "/v1/queues", queues.put_queues, "Make or change queues, all or none", QueuesChanged,
-        ("prune", *WRITE), QueuesDocument, problems=(409, 413, 415, 422, 503, 507),
+        ("prune", "dry_run", *WRITE), QueuesDocument, problems=(409, 413, 415, 422, 503, 507),
     ),
     Route(
         "GET", "/v1/queues/{path}", queues.show_queue_spec, "Show a queue", QueueAnswer, READ, problems=(404,),
     ),
     Route(
         "PUT", "/v1/queues/{path}", queues.put_queue, "Make or change a queue", QueuesChanged,
-        WRITE, QueueSpec, problems=(409, 413, 415, 422, 503, 507),
+        ("dry_run", *WRITE), QueueSpec, problems=(409, 413, 415, 422, 503, 507),
     ),
     Route(
         "DELETE", "/v1/queues/{path}", queues.delete_queue, "Remove a queue that nothing is in", QueuesChanged,
@@ -121,7 +121,7 @@ ROUTES: Final = (
     Route("GET", "/v1/policy", queues.show_policy, "The rules in force", PolicyView, READ),
     Route(
         "PUT", "/v1/policy", queues.put_policy, "Decide by these rules from now on", PolicySet,
-        WRITE, Policy, problems=(413, 415, 422, 503, 507),
+        ("dry_run", *WRITE), Policy, problems=(413, 415, 422, 503, 507),
     ),
     Route("GET", "/v1/state", reading.show_state, "The state in figures", StateView, READ),
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+import msgspec
 
+from muster.api.changes import policy_line, queue_lines
 from muster.api.configfile import ConfigFile, in_file, read_config
 from muster.api.configuring import set_policy, set_queues
 from muster.api.jobfile import JobFileError
@@ -72,14 +74,16 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
         await service.follower.changed(await service.log.last_sequence() - 1)  # a long log takes its time
         if config.queues:
             changed = await set_queues(service, config.queues, config.user, lambda queue, field: f"{queue} {field}")
-            for word in ("made", "changed"):
-                for name in getattr(changed, word):
-                    click.echo(f"queue {name}: {word}")
-        if config.policy is not None and not (await set_policy(service, config.policy, config.user)).already:
-            click.echo("policy: changed")
+            for line in queue_lines({**msgspec.to_builtins(changed), "unchanged": []}):
+                click.echo(line)
+        if config.policy is not None:
+            done = await set_policy(service, config.policy, config.user)
+            if not done.already:
+                click.echo(policy_line(msgspec.to_builtins(done)))
     except ApiError as error:
         details = [each.detail for each in error.view.errors] or [error.view.detail]
-        message = f"{config.path} cannot be applied: {error.view.title}: {'; '.join(details)}"
+        words = dict.fromkeys([error.view.title, *filter(None, details)])
+        message = f"{config.path} cannot be applied: {'; '.join(words)}"
         raise StartError(message, error.view.next_step) from error
     except FollowerStoppedError as error:
         raise StartError(str(error)) from error

@@ -114,7 +114,7 @@ async def test_no_queue_comes_below_one_with_jobs(harness: Harness, http: aiohtt
     await good(http, "PUT", "/v1/queues/a", {})
     await submit(harness, "a")
     found = await pointers(http, "PUT", "/v1/queues", {"queues": [{"name": "c"}, {"name": "a/b"}]}, 409)
-    assert found == {"/queues/1/name": "queue a has 1 job that wait or run: it cannot have queues below it"}
+    assert found == {"/queues/1/name": "queue a has 1 job that waits or runs: it cannot have queues below it"}
     assert sorted(harness.service.state.queues) == ["a"]
 
 
