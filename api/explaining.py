@@ -1,6 +1,8 @@
 """An explanation of `muster.core.explain` as people read it."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -12,11 +14,11 @@ from muster.api.problems import ApiError
 from muster.api.reading import find_job
 from muster.api.service import SERVICE, Service, moment_of
 from muster.api.times import elapsed, rfc3339
-from muster.core.explain import explain
-from muster.core.explanation import ExpectedStart, Explanation, Past, ReasonKind, WorkerPlace
-from muster.core.state import PHASE_CODES, Attempt
+from muster.core.explain import begin
+from muster.core.explanation import ExpectedStart, Explanation, Past, ReasonKind, Victim, WorkerPlace
+from muster.core.state import PHASE_CODES
 from muster.events.codec import decode
-from muster.events.types import JobAllocated
+from muster.events.types import JobAllocated, RoomReserved
 
 
 class ExplainView(msgspec.Struct, frozen=True):
@@ -32,34 +34,47 @@ async def explain_job(request: web.Request) -> web.Response:
     """Why a job waits or runs where it does, now or at a past moment."""
     moment = await moment_of(request)
     job = await find_job(request, moment)
-    if job.id not in moment.state.jobs:
+    state = moment.state
+    if job.id not in state.jobs:
         raise ApiError(
             409,
             "ended",
             f"job {job.id} ended long ago: {job.phase} ({PHASE_CODES[job.phase]})",
             next_step=f"muster at WHEN explain {job.id}, with a moment at which it waited or ran",
         )
-    explanation, basis = explain(moment.cluster, job.id), None
-    if flag(request, "full") and job.attempt is not None and job.phase != "PENDING":
-        explanation, basis = await _with_first_steps(request.app[SERVICE], explanation, job.attempt)
-    lines = list(explanation_lines(explanation, basis, moment.state.timestamp_ns))
-    return answer(ExplainView(explanation, lines, basis), moment.state.sequence)
+    begun, sequence, now_ns = begin(moment.cluster, job.id), state.sequence, state.timestamp_ns
+    decided = job.attempt.allocated if job.attempt is not None and job.phase != "PENDING" else 0
+    if job.id in state.rooms:
+        decided = state.rooms[job.id].reserved
+    explanation = await asyncio.get_running_loop().run_in_executor(_FORECASTER, begun.finish)
+    basis = None
+    if flag(request, "full") and decided:
+        explanation, basis = await _with_first_steps(request.app[SERVICE], explanation, decided)
+    lines = list(explanation_lines(explanation, basis, now_ns))
+    return answer(ExplainView(explanation, lines, basis), sequence)
 
 
-async def _with_first_steps(service: Service, found: Explanation, attempt: Attempt) -> tuple[Explanation, int | None]:
-    """The explanation with steps 1 and 2 as they were at the basis of the allocation, and that basis; as it was, and
-    None, where the job did not wait then. It folds the log up to there: a moment's work, and hence only when asked."""
-    [entry] = await service.entries(attempt.allocated, 1)
-    event = decode(entry.payload)
-    if not isinstance(event, JobAllocated):
-        return found, None
-    cluster = (await service.past.state_at(event.basis.sequence)).cluster
-    if found.job not in cluster.state.jobs:
-        return found, None
-    then = explain(cluster, found.job)
-    if then.filter is None:
-        return found, None
-    return msgspec.structs.replace(found, filter=then.filter, order=then.order), event.basis.sequence
+async def _with_first_steps(service: Service, found: Explanation, decided: int) -> tuple[Explanation, int | None]:
+    """The explanation with steps 1 and 2, and whom it needed to be stopped, as they were at the basis of the decision
+    on its place, and that basis; as it was, and None, where the job did not wait then. It folds the log up to there: a
+    moment's work, and hence only when asked."""
+    for _ in range(2):  # room that had been reserved was decided on when it was
+        event = decode((await service.entries(decided, 1))[0].payload)
+        if not isinstance(event, JobAllocated | RoomReserved):
+            break
+        cluster = (await service.past.state_at(event.basis.sequence)).cluster
+        if found.job not in cluster.state.jobs:
+            break
+        then = begin(cluster, found.job).found
+        if then.filter is not None:
+            seen = msgspec.structs.replace(found, filter=then.filter, order=then.order)
+            if then.victims:
+                seen = msgspec.structs.replace(seen, victims=then.victims)
+            return seen, event.basis.sequence
+        if then.reservation is None:
+            break
+        decided = then.reservation.reserved
+    return found, None
 
 
 def explanation_lines(found: Explanation, basis: int | None, now_ns: int) -> Iterator[str]:
@@ -67,7 +82,7 @@ def explanation_lines(found: Explanation, basis: int | None, now_ns: int) -> Ite
     summary = found.summary.removeprefix(f"is {found.phase}").removeprefix(": ")
     yield f"job {found.job} {found.phase} at entry {found.sequence}" + (f": {summary}" if summary else "")
     if basis is not None:
-        yield f"steps 1 and 2 as they were after entry {basis}, on which the allocation was decided"
+        yield f"steps 1 and 2 as they were after entry {basis}, on which its place was decided"
     yield from _first_steps(found, basis)
     yield f"3 allocation   {found.allocation.why}"
     for worker in found.allocation.workers:
@@ -78,11 +93,12 @@ def explanation_lines(found: Explanation, basis: int | None, now_ns: int) -> Ite
         yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"
     yield from _block("why it waits", [f"{_REASONS[reason.kind]:<13}{reason.detail}" for reason in found.reasons])
     yield from _block("nobody stopped", found.unstopped)
+    yield from _block("stopped for it", _victims(found.victims))
     yield from _block("to start", found.needs)
     if found.expected is not None:
         yield f"{'expected':<15}{_expected(found.expected, now_ns)}"
     if found.past is not None:
-        yield from _block("so far", _past(found.past))
+        yield from _block("so far", _past(found.past, victims_told=bool(found.victims)))
 
 
 def _first_steps(found: Explanation, basis: int | None) -> Iterator[str]:
@@ -96,8 +112,9 @@ def _first_steps(found: Explanation, basis: int | None) -> Iterator[str]:
     if found.order is not None:
         order = found.order
         behind = f", behind job {order.held_back_by}, which does not fit yet" if order.held_back_by else ""
-        own = f" ({order.queue_place} of {order.queue_waiting} in queue {order.queue})" if order.queue else ""
-        yield f"2 order        place {order.place} of {order.waiting}{own} by {order.policy}{behind}"
+        own = f" ({order.queue_place} of {order.queue_waiting} in queue {order.queue})" if order.queue_place else ""
+        place = f"place {order.place} of" if order.place else "behind the first thousand of"
+        yield f"2 order        {place} {order.waiting}{own} by {order.policy}{behind}"
 
 
 def _expected(expected: ExpectedStart, now_ns: int) -> str:
@@ -106,20 +123,27 @@ def _expected(expected: ExpectedStart, now_ns: int) -> str:
     if expected.in_ms <= 0:
         return "any moment now"
     then = rfc3339(now_ns + expected.in_ms * 1_000_000)
-    return f"{then[:10]} {then[11:19]} UTC, in {elapsed(expected.in_ms)}"
+    but = f"; {expected.why}" if expected.why else ""
+    return f"{then[:10]} {then[11:19]} UTC, in {elapsed(expected.in_ms)}{but}"
 
 
-def _past(past: Past) -> Iterator[str]:
+def _victims(victims: list[Victim]) -> Iterator[str]:
+    for victim in victims:
+        yield f"job {victim.job} ({victim.cause}): {victim.detail}"
+    if any(victim.work_lost_ms is not None for victim in victims):
+        yield "of those that may be stopped the lowest priority goes first, then the least work; only whom it needs"
+
+
+def _past(past: Past, *, victims_told: bool) -> Iterator[str]:
     if past.attempts > 1:
         yield f"placed {past.attempts} times, {past.tries} of which count as tries"
     if past.backfilled_past:
         yield f"backfilled past job {past.backfilled_past}"
-    if past.made_room:
+    if past.made_room and not victims_told:
         yield f"room was made by {_numbered(past.made_room)}"
-    if past.stopped_for:
-        yield f"stopped for job {past.stopped_for}"
     if past.preemptions:
-        yield f"made room for others {_times(past.preemptions)}"
+        last = f", the last time for job {past.stopped_for}" if past.stopped_for else ""
+        yield f"made room for others {_times(past.preemptions)}{last}"
     if past.timeouts:
         yield f"ran for its whole time limit {_times(past.timeouts)}"
 
@@ -159,6 +183,8 @@ _REASONS: Final[dict[ReasonKind, str]] = {
     "excluded": "left out",
     "port": "port",
 }
+_FORECASTER: Final = ThreadPoolExecutor(1, "forecast")
+"""Forecasts are made one at a time, beside the event loop, which keeps at least every other turn."""
 _INDENT: Final = " " * 15
 _SHOWN: Final = 5
 

@@ -5,8 +5,8 @@ back. Allocation: what it gets, or what is missing. Environment: what its worker
 waiting job does not pass, what would let it start, and when that is expected.
 """
 
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Collection
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
@@ -14,14 +14,15 @@ from muster.core.cluster import Cluster
 from muster.core.explain_bounds import bound_reason, bounds_broken
 from muster.core.explain_needs import needs_of
 from muster.core.explain_nodes import filter_step, free_devices, never_fits, refused_nodes, what_is_missing
-from muster.core.explain_order import ahead_reason, jobs_ahead, order_reasons, order_step
+from muster.core.explain_order import PLACES, ahead_reason, jobs_ahead, kept_for, order_reasons, order_step, since
 from muster.core.explain_placed import explain_placed, explain_reserved, past_of
 from muster.core.explain_room import RoomNeeded, room_needed, room_reasons
 from muster.core.explain_stops import unstopped
 from muster.core.explain_turn import Turn, pass_of, turn_of
+from muster.core.explain_victims import staying_now, victims_planned
 from muster.core.explain_words import jobs_named
 from muster.core.explanation import AllocationStep, ExpectedStart, Explanation, Reason, WorkerPlace
-from muster.core.forecast import expected_starts
+from muster.core.forecast import Forecast
 from muster.core.plan import Draft
 from muster.core.queues import ENDLESS, Vector
 from muster.core.state import Job
@@ -30,20 +31,58 @@ from muster.events.types import RoomReserved
 FORECAST_MOST: Final = 100
 """The expected start of a job further back than this is not worked out."""
 FITS: Final = "fits now: it starts with the next pass"
+LATER: Final = "fits now, but one pass orders only so many starts: it starts with a later one"
 
 
 def explain(cluster: Cluster, job_id: int) -> Explanation:
     """The explanation of a job. Raises KeyError for a job that the state does not have."""
+    return begin(cluster, job_id).finish()
+
+
+class _Kept(NamedTuple):
+    """What backfill keeps for a job, and from when on."""
+
+    at: int
+    what: str
+
+
+class Unfinished:
+    """An explanation but for when the job is expected to start. That takes longer than all the rest, and has what it
+    needs of the cluster: `finish` may be called, once, in another thread while the cluster goes on."""
+
+    def __init__(self, found: Explanation, forecast: Forecast | None, why_unknown: str, kept: _Kept | None) -> None:
+        self.found: Final = found
+        self._forecast: Final = forecast
+        self._why_unknown: Final = why_unknown
+        self._kept: Final = kept
+
+    def finish(self) -> Explanation:
+        """The explanation."""
+        if self._forecast is None:
+            return self.found
+        now_at = self._forecast.time_at
+        at = self._forecast.starts().get(self.found.job)
+        why = [] if at is not None else [self._why_unknown]
+        if self._kept is not None and self._kept.at < (ENDLESS if at is None else at):
+            kept = f"{self._kept.what} is kept by backfill {since(self._kept.at, now_at)}"
+            why.append(f"{kept}, but another may be first in order by then")
+        expected = ExpectedStart(at, None if at is None else (at - now_at) // 1_000_000, "; ".join(why))
+        return structs.replace(self.found, expected=expected)
+
+
+def begin(cluster: Cluster, job_id: int) -> Unfinished:
+    """The explanation of a job but for its expected start. Raises KeyError for a job that the state does not have."""
     job = cluster.state.jobs[job_id]
     if job.phase != "PENDING":
-        return explain_placed(cluster, job)
+        return Unfinished(explain_placed(cluster, job), None, "", None)
     room = cluster.state.rooms.get(job_id)
     if room is not None:
-        return structs.replace(explain_reserved(cluster, job, room), expected=_expected(cluster, job, 0, []))
-    return _explain_waiting(cluster, job)
+        forecast = Forecast(cluster, len(cluster.state.rooms))
+        return Unfinished(explain_reserved(cluster, job, room), forecast, _why_unknown(cluster, []), None)
+    return _begin_waiting(cluster, job)
 
 
-def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
+def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
     ahead = jobs_ahead(cluster, job)
     with turn_of(cluster, job) as (turn, turns):
         refused = refused_nodes(turn)
@@ -62,13 +101,23 @@ def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
         summary = _summary(turn, held_back, allocation.why)
         needs = needs_of(turn, reasons, needed)
         spared = unstopped(turn)
-        stopped = _considered(turn, turns, job)
-    if stopped is not None:
-        reasons, needs, spared, summary = [], [], [], stopped
+        before = staying_now(turn.draft.ledger)
+        if turn.reached:
+            next(turns, None)
+        verdict, kept = _verdict(turn.draft, job.id), kept_for(turn)
+        victims = victims_planned(turn.draft, job, before)
+        reserved = _reserved(turn.draft, job.id)
+    if verdict is not None:
+        reasons, needs, spared, summary, kept = [], [], [], verdict, None
+    elif turn.found is not None:
+        allocation = structs.replace(allocation, why=f"fits on the nodes as they are: {turn.found.why}")
+    if reserved is not None:
+        workers = [WorkerPlace(each.rank, each.node, each.devices) for each in reserved.placements]
+        allocation = structs.replace(allocation, fits=False, workers=workers, why=f"will be reserved: {reserved.why}")
     if ahead and reasons:
         reasons.append(ahead_reason(ahead))
     heads = [reason.jobs[0] for reason in reasons if reason.kind == "order" and reason.jobs]
-    return Explanation(
+    found = Explanation(
         job.id,
         job.phase,
         cluster.state.sequence,
@@ -80,9 +129,14 @@ def _explain_waiting(cluster: Cluster, job: Job) -> Explanation:
         reasons=reasons,
         needs=needs,
         unstopped=spared if reasons and not never else [],
-        expected=_expected(cluster, job, len(ahead), reasons),
+        victims=victims,
         past=past_of(job),
     )
+    known = _known_start(cluster, len(ahead) + 1, will_start=verdict is not None, never=bool(never))
+    if known is not None:
+        return Unfinished(structs.replace(found, expected=known), None, "", None)
+    forecast = Forecast(cluster, len(cluster.state.rooms) + len(ahead) + 1)
+    return Unfinished(found, forecast, _why_unknown(cluster, reasons), _Kept(*kept) if kept is not None else None)
 
 
 def summaries(cluster: Cluster, wanted: Collection[int]) -> dict[int, str]:
@@ -119,10 +173,8 @@ def _note_verdict(found: dict[int, str], draft: Draft, job_id: int) -> None:
 
 
 def _line(turn: Turn) -> str:
-    missing = (
-        FITS if turn.found is not None else what_is_missing(turn, free_devices(turn.draft.room, turn.asker.demand))
-    )
-    return _summary(turn, order_reasons(turn), missing)
+    free = free_devices(turn.draft.room, turn.asker.demand)
+    return _summary(turn, order_reasons(turn), what_is_missing(turn, free) if turn.found is None else LATER)
 
 
 def _summary(turn: Turn, held_back: list[Reason], allocation: str) -> str:
@@ -135,25 +187,27 @@ def _summary(turn: Turn, held_back: list[Reason], allocation: str) -> str:
     obstacles = bounds_broken(turn, _places(turn, None))
     if obstacles:
         return f"waits: {bound_reason(turn, obstacles[0], with_holders=False).detail}"
-    return allocation
-
-
-def _considered(turn: Turn, turns: Iterator[Job], job: Job) -> str | None:
-    """What the pass does for the job when it comes to it; None where it waits."""
-    if turn.reached:
-        next(turns, None)
-    return _verdict(turn.draft, job.id)
+    return allocation if turn.found is None else LATER
 
 
 def _verdict(draft: Draft, job_id: int) -> str | None:
+    """What the pass has done for a job; None where it lets it wait."""
     if job_id in draft.started:
         return FITS
+    event = _reserved(draft, job_id)
+    if event is None:
+        return None
+    if not event.victims:
+        return "room that is being left will be reserved for it by the next pass"
+    return f"{jobs_named([victim.job for victim in event.victims])} will be stopped for it by the next pass"
+
+
+def _reserved(draft: Draft, job_id: int) -> RoomReserved | None:
+    """The room that the pass reserves for a job."""
     if job_id not in draft.benefits:
         return None
-    for event in draft.plan.events:
-        if isinstance(event, RoomReserved) and event.job == job_id:
-            return f"{jobs_named([victim.job for victim in event.victims])} will be stopped for it by the next pass"
-    return None
+    events = draft.plan.events
+    return next((each for each in events if isinstance(each, RoomReserved) and each.job == job_id), None)
 
 
 def _allocation(turn: Turn, free: int) -> AllocationStep:
@@ -175,20 +229,22 @@ def _places(turn: Turn, needed: RoomNeeded | None) -> list[Vector]:
 # -- when ------------------------------------------------------------------------------------------------------------
 
 
-def _expected(cluster: Cluster, job: Job, ahead: int, reasons: list[Reason]) -> ExpectedStart:
-    """When the job is expected to start, or why nobody knows."""
-    if any(reason.kind == "capacity" for reason in reasons):
+def _known_start(cluster: Cluster, place: int, *, will_start: bool, never: bool) -> ExpectedStart | None:
+    """What is known of a start without a forecast."""
+    if never:
         return ExpectedStart(None, None, "no state of the nodes could hold it")
-    place = ahead + 1
+    if will_start:
+        return ExpectedStart(cluster.state.time_at, 0, "")
     if place > FORECAST_MOST:
-        return ExpectedStart(None, None, f"worked out for the first {FORECAST_MOST} only; it is number {place}")
-    at = expected_starts(cluster, len(cluster.state.rooms) + place).get(job.id)
-    if at is not None:
-        return ExpectedStart(at, (at - cluster.state.time_at) // 1_000_000, "")
-    unknown = sorted(
-        {other for reason in reasons for other in reason.jobs if cluster.schedule.end_of(other) == ENDLESS}
-    )
+        more = "behind those" if place > PLACES else f"number {place}"
+        return ExpectedStart(None, None, f"worked out for the first {FORECAST_MOST} only; it is {more}")
+    return None
+
+
+def _why_unknown(cluster: Cluster, reasons: list[Reason]) -> str:
+    """Why no forecast may say when a job starts."""
+    awaited = {other for reason in reasons for other in reason.jobs}
+    unknown = sorted(other for other in awaited if cluster.schedule.end_of(other) == ENDLESS)
     if unknown:
-        why = f"nobody knows for how long {jobs_named(unknown)} will run: no estimate, no history, no time limit"
-        return ExpectedStart(None, None, why)
-    return ExpectedStart(None, None, "nothing whose end is known lets it start")
+        return f"nobody knows for how long {jobs_named(unknown)} will run: no estimate, no history, no time limit"
+    return "nothing whose end is known lets it start"

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, amounts_over, jobs_named, part_of, quantity
-from muster.core.explanation import Amount, Reason
+from muster.core.explain_words import LISTED, amounts_over, devices, jobs_named, part_of, quantity
+from muster.core.explanation import Amount, Reason, Resource
 from muster.core.ledger import Claimant, Obstacle
 from muster.core.plan import Draft
-from muster.core.queues import NOTHING, Queue, Vector, minus
+from muster.core.queues import NOTHING, Queue, Vector, minus, within
 from muster.core.state import Job
 
 _DIMENSION: Final = {"devices": 0, "device_memory": 1, "cpus": 2, "memory": 3}
@@ -42,7 +42,7 @@ def bound_reason(turn: Turn, obstacle: Obstacle, *, with_holders: bool = True) -
 def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
     queue, user = obstacle.name, turn.job.user
     held = part_of(amount.resource, amount.held, amount.bound)
-    adds = quantity(amount.resource, amount.adds)
+    adds = quantity(amount.resource, amount.adds) + _given_up(turn, obstacle, amount)
     match obstacle.kind:
         case "job_limit":
             return (
@@ -54,29 +54,80 @@ def _sum(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
             urgent = turn.draft.ledger.tree.queues[queue].urgent_from
             return f"jobs of priority {urgent} and above hold {held} that they may in queue {queue}; it adds {adds}"
         case "lane":
-            return f"lane {queue} is kept for small jobs: others hold {held} that it leaves; it adds {adds}"
+            return f"lane {queue} is kept for small jobs: {_left_by_lane(turn, obstacle, amount)}; it adds {adds}"
         case "kept":
-            place = _DIMENSION[amount.resource]
-            who = ", ".join(f"{each.path} ({quantity(amount.resource, left[place])})" for each, left in _keepers(turn))
+            who = _kept_by(turn, amount.resource)
             return f"queues keep what they lend to nobody, {who}: {held} left are held; it adds {adds}"
         case _:
             return f"queue {queue} holds {held} that it may; it adds {adds}"
 
 
+def _left_by_lane(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
+    """What others hold of what lanes leave, less what queues keep of that."""
+    left = turn.draft.ledger.tree.total[0] - lane_size(turn, obstacle.name)
+    if left == amount.bound:
+        return f"others hold {part_of('devices', amount.held, amount.bound)} that it leaves"
+    held = f"others hold {part_of('devices', amount.held, amount.bound)}"
+    return f"{held} (it leaves {devices(left)}, less what queues lend to nobody: {_kept_by(turn, 'devices')})"
+
+
+def lane_size(turn: Turn, names: str) -> int:
+    """The thousandths of devices that lanes are kept, by their names in one line."""
+    return sum(lane.size for lane in turn.draft.ledger.tree.lanes if lane.name in names.split(", "))
+
+
+def _kept_by(turn: Turn, resource: Resource) -> str:
+    place = _DIMENSION[resource]
+    kept = [(queue.path, left[place]) for queue, left in _keepers(turn)]
+    return ", ".join(f"{path} ({quantity(resource, left)})" for path, left in kept if left)
+
+
 def keepers(turn: Turn) -> list[str]:
-    """The queues that keep something from the job."""
-    return [queue.path for queue, _ in _keepers(turn)]
+    """The queues that keep something from the job, in other such queues too."""
+    held, mine = turn.draft.ledger.held, turn.asker.claimant.queue
+    every = turn.draft.ledger.tree.keepers
+    return [each.path for each in every if not mine.is_under(each) and not within(each.kept, held[each.path])]
+
+
+def kept_in_all(turn: Turn, resource: Resource) -> int:
+    """How much of a resource those queues keep."""
+    return sum(left[_DIMENSION[resource]] for _, left in _keepers(turn))
 
 
 def _keepers(turn: Turn) -> Iterator[tuple[Queue, Vector]]:
+    """Whoever keeps something, and how much: what a queue keeps for those below it counts once."""
     ledger = turn.draft.ledger
+    counted: list[Queue] = []
     for queue in ledger.tree.keepers:
-        if turn.asker.claimant.queue.is_under(queue):
+        if turn.asker.claimant.queue.is_under(queue) or any(queue.is_under(other) for other in counted):
             continue
+        counted.append(queue)
         a, b, c, d = minus(queue.kept, ledger.held[queue.path])
         left = max(a, 0), max(b, 0), max(c, 0), max(d, 0)
         if any(left):
             yield queue, left
+
+
+def _given_up(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:
+    """Who is being stopped holds still, beside the room that is reserved: how much of the sum that is."""
+    ledger, place = turn.draft.ledger, _DIMENSION[amount.resource]
+    match obstacle.kind:
+        case "queue_limit":
+            leaving = ledger.leaving[obstacle.name][place]
+        case "user_limit":
+            leaving = ledger.users_leaving.get((obstacle.name, turn.job.user), NOTHING)[place]
+        case "urgent_limit":
+            leaving = ledger.urgent_leaving.get(obstacle.name, NOTHING)[place]
+        case "lane":
+            names = [lane.name for lane in ledger.tree.lanes]
+            leaving = ledger.outside[names.index(obstacle.name)][1] if obstacle.name in names else ledger.large[1]
+        case "kept":
+            leaving = ledger.all_leaving[place]
+        case _:
+            leaving = 0
+    return (
+        f"; {quantity(amount.resource, leaving)} of what is held will be free once jobs have stopped" if leaving else ""
+    )
 
 
 def _holders(turn: Turn, obstacle: Obstacle, amount: Amount) -> list[int]:

@@ -1,10 +1,10 @@
 """Explanations, needs: what would have to happen for a waiting job to start, in sentences."""
 
-from muster.core.explain_bounds import keepers
+from muster.core.explain_bounds import keepers, kept_in_all, lane_size
 from muster.core.explain_room import RoomNeeded
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
-from muster.core.explanation import Reason
+from muster.core.explanation import Amount, Reason
 from muster.core.node_room import Share
 
 
@@ -31,24 +31,49 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
         case "port":
             return "one of the jobs that hold a rendezvous port there ends"
         case "kept":
-            return f"{listed(keepers(turn))} lends {_over(reason)} more, or others end"
+            return _lent(turn, reason) + _or(reason, "other jobs end")
         case "lane":
-            return f"lane {reason.name} is made smaller by {_over(reason)}, or other jobs end"
+            return _less_lane(turn, reason) + _or(reason, "other jobs end")
         case "job_limit":
-            return f"one job may hold {_over(reason)} more in queue {reason.name}"
+            return f"queue {reason.name} lets one job hold {_over(reason)} more"
         case "user_limit":
-            return f"one user may hold {_over(reason)} more in queue {reason.name}, or jobs of {turn.job.user} end"
+            return f"queue {reason.name} lets each user hold {_over(reason)} more" + _or(
+                reason, f"jobs of {turn.job.user} end"
+            )
         case "urgent_limit":
-            return f"urgent jobs may hold {_over(reason)} more in queue {reason.name}, or some of them end"
+            return f"queue {reason.name} lets urgent jobs hold {_over(reason)} more" + _or(reason, "some of them end")
         case "queue_limit":
-            return f"queue {reason.name} may hold {_over(reason)} more, or jobs in it end"
+            return f"queue {reason.name} may hold {_over(reason)} more" + _or(reason, "jobs in it end")
         case _:
             return ""
 
 
+def _lent(turn: Turn, reason: Reason) -> str:
+    """Queues lend no more than they keep: what is lacking beyond that lacks of the nodes too."""
+    names = listed(keepers(turn))
+    if any(_missing(amount) > kept_in_all(turn, amount.resource) for amount in reason.amounts):
+        return f"{names} lends all that is kept"
+    return f"{names} lends {_over(reason)} more"
+
+
+def _less_lane(turn: Turn, reason: Reason) -> str:
+    """A lane, likewise, can be made smaller by no more than it has."""
+    if _missing(reason.amounts[0]) >= lane_size(turn, reason.name):
+        return f"lane {reason.name} is taken away"
+    return f"lane {reason.name} is made smaller by {_over(reason)}"
+
+
+def _or(reason: Reason, ends: str) -> str:
+    """What else would do: not where the job is too large for the bound with nothing else held."""
+    return f", or {ends}" if all(amount.adds <= amount.bound for amount in reason.amounts) else ""
+
+
+def _missing(amount: Amount) -> int:
+    return amount.held + amount.adds - amount.bound
+
+
 def _over(reason: Reason) -> str:
-    amount = reason.amounts[0]
-    return quantity(amount.resource, amount.held + amount.adds - amount.bound)
+    return " and ".join(quantity(amount.resource, _missing(amount)) for amount in reason.amounts)
 
 
 def _need_of_room(turn: Turn, needed: RoomNeeded) -> str:

@@ -180,7 +180,23 @@ def what_is_missing(turn: Turn, free: int) -> str:
         return f"{asked}; {free} {are_free}"
     if place(room, demand) is not None:
         return f"{asked} on a node that has not refused it: {free} {are_free}"
+    most = _most_on_a_node(turn)
+    if _devices_of_a_worker(turn) == demand.gpus and most < demand.gpus:
+        return f"{asked} on one node; {free} {are_free}, at most {most} on one"
     return f"{asked} together; {free} {are_free}, but not where its other needs are met"
+
+
+def _most_on_a_node(turn: Turn) -> int:
+    """How many devices of one model have room for it on the best of the nodes that take new work."""
+    demand = turn.asker.demand
+    rooms = (each for each in turn.draft.room.rooms.values() if each.available)
+    counts = (
+        len(each.fitting(model, demand))
+        for each in rooms
+        for model in each.idle
+        if not demand.models or model in demand.models
+    )
+    return max(counts, default=0)
 
 
 def never_fits(turn: Turn) -> str:

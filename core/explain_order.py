@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from muster.core.allocate import in_order
 from muster.core.backfill import Hold, ends_in_time
 from muster.core.cluster import Cluster
@@ -10,33 +12,37 @@ from muster.core.estimates import expected_s
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import LISTED, listed, span
 from muster.core.explanation import OrderStep, Reason
-from muster.core.order import policy_name
+from muster.core.order import order_of, policy_name
 from muster.core.queues import ENDLESS
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
 
 SHOWN_AHEAD: Final = 10
+PLACES: Final = 1000
+"""A job's place is looked for among so many."""
 
 
 def order_step(cluster: Cluster, job: Job, ahead: list[int], held_back_by: int) -> OrderStep:
     """The job's place."""
-    line = cluster.lines.by_queue.get(job.spec.queue)
-    same = sum(cluster.state.jobs[other].spec.queue == job.spec.queue for other in ahead)
+    state, queue = cluster.state, job.spec.queue
+    line = cluster.lines.by_queue.get(queue)
+    same = sum(state.jobs[other].spec.queue == queue for other in ahead)
+    is_placed = len(ahead) < PLACES
     return OrderStep(
-        policy_name(cluster.state.policy),
-        len(ahead) + 1,
+        policy_name(msgspec.structs.replace(state.policy, order=order_of(state, queue))),
+        len(ahead) + 1 if is_placed else 0,
         cluster.lines.count,
         ahead[:SHOWN_AHEAD],
         held_back_by,
-        job.spec.queue,
-        same + 1,
+        queue,
+        same + 1 if is_placed else 0,
         len(line.keys) if line is not None else 0,
     )
 
 
 def jobs_ahead(cluster: Cluster, job: Job) -> list[int]:
-    """The waiting jobs that are looked at before a job, were each of them to start."""
-    order = in_order(cluster, cluster.lines.count, job.id)
+    """The waiting jobs that are looked at before a job, were each of them to start: the first of them."""
+    order = in_order(cluster, PLACES, job.id)
     return order[:-1] if order and order[-1] == job.id else order
 
 
@@ -47,8 +53,10 @@ def order_reasons(turn: Turn) -> list[Reason]:
 
 def ahead_reason(ahead: list[int]) -> Reason:
     """Who is offered what becomes free before the job."""
-    are = "job is" if len(ahead) == 1 else "jobs are"
-    detail = f"{len(ahead)} {are} considered before it: {listed(ahead)}"
+    are = (
+        "1 job is" if len(ahead) == 1 else f"{len(ahead)} jobs are" if len(ahead) < PLACES else f"{PLACES} or more are"
+    )
+    detail = f"{are} considered before it: {listed(ahead)}"
     return Reason("ahead", detail, jobs=ahead[:LISTED], jobs_count=len(ahead))
 
 
@@ -89,7 +97,7 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
             yield _by(
                 hold.job,
                 f"behind job {hold.job}, which waits for what queue {queue.path} may hold and whose start it would put "
-                f"off: {_expected(turn, hold)}; {_runs(turn)}",
+                f"off: its part of that is kept by backfill {since(hold.at, turn.now_at)}; {_runs(turn)}",
                 hold.at,
             )
     shadow = allocator.shadow
@@ -99,21 +107,34 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
     if shadow.bars(asker.claimant, asker.least):
         what = "would take what the queues and lanes leave for it"
     elif turn.found is not None and turn.spared is None:
-        what = f"would take its place on {place}"
+        what = "would take its place there"
     else:
         return
-    head = f"behind job {shadow.job}, whose start it would put off: {_expected(turn, shadow)} on {place}"
-    yield _by(shadow.job, f"{head}, and this one {what}; {_runs(turn)}", shadow.at)
+    kept = f"its place on {place} is kept by backfill {since(shadow.at, turn.now_at)}"
+    head = f"behind job {shadow.job}, whose start it would put off: {kept}, and this one {what}"
+    yield _by(shadow.job, f"{head}; {_runs(turn)}", shadow.at)
 
 
 def _stands_on_limit(turn: Turn, hold: Hold) -> bool:
     return not ends_in_time(turn.draft, turn.job, hold.at) and hold.bars(turn.asker.claimant, turn.asker.least)
 
 
-def _expected(turn: Turn, hold: Hold) -> str:
-    if hold.at == ENDLESS:
-        return f"nobody knows when job {hold.job} starts"
-    return f"job {hold.job} is expected to start in {span(hold.at - turn.now_at)}"
+def kept_for(turn: Turn) -> tuple[int, str] | None:
+    """From when on backfill keeps something for the job, and what, in words; None where it does not."""
+    shadow = turn.allocator.shadow
+    if shadow is not None and shadow.job == turn.job.id:
+        return shadow.at, f"its place on {listed(sorted(shadow.nodes))}"
+    for path, hold in turn.allocator.holds.items():
+        if hold.job == turn.job.id:
+            return hold.at, f"its part of what queue {path} may hold"
+    return None
+
+
+def since(at: int, now_at: int) -> str:
+    """From when on backfill keeps something."""
+    if at == ENDLESS:
+        return "beginning nobody knows when"
+    return f"beginning {span(at - now_at)} from now" if at > now_at else "from now on"
 
 
 def _runs(turn: Turn) -> str:

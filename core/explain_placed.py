@@ -5,6 +5,7 @@ from typing import Final
 from muster.core.allocate import BACKFILLED
 from muster.core.cluster import Cluster
 from muster.core.commands import start_commands
+from muster.core.explain_victims import victims_of
 from muster.core.explain_words import jobs_named
 from muster.core.explanation import (
     AllocationStep,
@@ -73,6 +74,7 @@ def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
         step,
         [],
         needs=needs,
+        victims=victims_of(cluster, job, room.victims),
         reservation=reservation,
         past=past_of(job),
     )
@@ -135,7 +137,10 @@ def explain_placed(cluster: Cluster, job: Job) -> Explanation:
     reasons = [reason for reason in (job.reason, _awaited_ends(cluster, job)) if reason]
     summary = f"is {job.phase}" + (f": {'; '.join(reasons)}" if reasons else "")
     environment = _environment(cluster, job)
-    return Explanation(job.id, job.phase, sequence, summary, None, None, step, environment, past=past_of(job))
+    victims = victims_of(cluster, job, attempt.made_room)
+    return Explanation(
+        job.id, job.phase, sequence, summary, None, None, step, environment, victims=victims, past=past_of(job)
+    )
 
 
 def _awaited_ends(cluster: Cluster, job: Job) -> str:

@@ -82,7 +82,8 @@ def _spared(turn: Turn, running: list[Job], which: str) -> Iterator[str]:
     safe = [until for job in running if (until := _safe_until(turn, job)) > turn.now_at]
     total = len(running)
     for reason, count in sorted(why.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]:
-        yield f"{count} of {total} {'job' if total == 1 else 'jobs'} {which} {'is' if count == 1 else 'are'} {reason}"
+        are = f"is {reason.replace('their', 'its')}" if count == 1 else f"are {reason}"
+        yield f"{count} of {total} {'job' if total == 1 else 'jobs'} {which} {are}"
     if safe:
         yield f"the next of them may be stopped in {span(min(safe) - turn.now_at)}"
     if may_go:
@@ -95,10 +96,12 @@ def _protection(turn: Turn, job: Job) -> str:
     if job.attempt is None or job.phase == "STOPPING" or job.id in turn.draft.victims:
         return "being stopped already"
     if not job.spec.preemption.allowed:
-        return "not to be preempted by its own specification"
+        return "not to be preempted by their own specification"
     if job.preemptions >= policy.max_per_job:
         return f"not preempted any more after {policy.max_per_job} times"
-    return "left alone for a while after its start" if _safe_until(turn, job) > turn.now_at else ""
+    if _safe_until(turn, job) <= turn.now_at:
+        return ""
+    return f"still within their min_runtime of {span(duration_s(policy.min_runtime) * SECOND_NS)}"
 
 
 def _safe_until(turn: Turn, job: Job) -> int:

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from muster.events.types import PreemptionCause
+
 ReasonKind = Literal[
     "capacity",  # the cluster's nodes could not hold it with nothing running
     "order",  # the rules of order or backfill hold it back
@@ -72,7 +74,8 @@ class FilterStep(msgspec.Struct, frozen=True):
 
 class OrderStep(msgspec.Struct, frozen=True):
     """The job's place (from 1) among all `waiting` and among those of its queue; `ahead` are the first of those that
-    are considered before it; `held_back_by` is the one that it may not pass (0 = none)."""
+    are considered before it; `held_back_by` is the one that it may not pass (0 = none); `policy` is the order of its
+    queue, the backfill and the placement. A place is looked for among the first 1,000 only (0 = behind those)."""
 
     policy: str
     place: int
@@ -113,7 +116,8 @@ class WorkerEnvironment(msgspec.Struct, frozen=True):
 
 class ExpectedStart(msgspec.Struct, frozen=True):
     """When a waiting job is expected to start where everything runs for as long as expected and nothing new comes:
-    `at`, which is `in_ms` from the explanation's moment. None of both where nobody knows; `why` then says why not."""
+    `at`, which is `in_ms` from the explanation's moment. None of both where nobody knows; `why` then says why not, and
+    where it is later than the reservation that backfill makes for the job, of that."""
 
     at: int | None
     in_ms: int | None
@@ -139,6 +143,16 @@ class ReservedRoom(msgspec.Struct, frozen=True):
     why: str
 
 
+class Victim(msgspec.Struct, frozen=True):
+    """A job that is stopped, or was, so that another gets its room: `work_lost_ms` of a whole device's time, or of a
+    CPU's where it has none (None = not told any more), and in `detail` by what right it is this one."""
+
+    job: int
+    cause: PreemptionCause
+    work_lost_ms: int | None
+    detail: str
+
+
 class Past(msgspec.Struct, frozen=True):
     """What became of a job so far. `backfilled_past` is the head that its present attempt passed (0 = none),
     `made_room` the jobs that were stopped for it, `stopped_for` the one that it was stopped for itself (0 = none)."""
@@ -155,7 +169,7 @@ class Past(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """The answer, at `sequence`. `filter` and `order` are None for a job that does not wait. `reasons` is every check
     that a waiting job does not pass, `needs` what would have to happen for it to start (all of it), `unstopped` why
-    nobody is stopped for it."""
+    nobody is stopped for it, `victims` who is, or was."""
 
     job: int
     phase: str
@@ -168,6 +182,7 @@ class Explanation(msgspec.Struct, frozen=True):
     reasons: list[Reason] = []
     needs: list[str] = []
     unstopped: list[str] = []
+    victims: list[Victim] = []
     expected: ExpectedStart | None = None
     reservation: ReservedRoom | None = None
     past: Past | None = None

@@ -45,6 +45,11 @@ class Forecast:
         self._asked: Final = [job for job in (*reserved, *waiting) if jobs[job].phase == "PENDING"][:most]
         self._state: Final = _copy_of(cluster, [*reserved, *waiting])
 
+    @property
+    def time_at(self) -> int:
+        """The logical time of the cluster that was copied, until time passes."""
+        return self._state.time_at
+
     def starts(self) -> dict[int, int | None]:
         """As `expected_starts`."""
         return _Simulation(self._state).run(self._asked) if self._asked else {}

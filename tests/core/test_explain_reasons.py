@@ -3,7 +3,8 @@
 from cluster_script import SECOND, Script, spec
 
 from muster.core.explain import explain
-from muster.core.explanation import Amount, Reason
+from muster.core.explanation import Amount, ExpectedStart, Reason, Victim
+from muster.core.state import Attempt
 from muster.events import types as t
 from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
 from muster.events.spec import GpuSpec, LimitsSpec, PreemptionSpec, WhereSpec
@@ -33,6 +34,12 @@ def waiting(script: Script, gpus: int, user: str = "ada", **more: object) -> int
     script.settle()
     assert script.job(job).phase == "PENDING"
     return job
+
+
+def attempt_of(script: Script, job: int) -> Attempt:
+    attempt = script.job(job).attempt
+    assert attempt is not None
+    return attempt
 
 
 def reasons(script: Script, job: int) -> dict[str, Reason]:
@@ -136,7 +143,7 @@ def test_what_a_queue_lends_to_nobody() -> None:
     assert reason.detail.startswith(
         "queues keep what they lend to nobody, serving (3 devices): 4 of 5 devices left are held; it adds 2 devices"
     )
-    assert explain(script.cluster, job).needs == ["serving lends 1 device more, or others end"]
+    assert explain(script.cluster, job).needs == ["serving lends 1 device more, or other jobs end"]
 
 
 # -- room -------------------------------------------------------------------------------------------------------------
@@ -261,8 +268,8 @@ def test_behind_a_head_whose_start_it_would_put_off() -> None:
 
     assert told.reasons[0].jobs == [head]
     assert told.reasons[0].detail == (
-        f"behind job {head}, whose start it would put off: job {head} is expected to start in 9m59s on node-1,"
-        " and this one would take its place on node-1; this one would run for 1h00m"
+        f"behind job {head}, whose start it would put off: its place on node-1 is kept by backfill beginning 9m59s"
+        " from now, and this one would take its place there; this one would run for 1h00m"
     )
     assert told.order is not None
     assert (told.order.place, told.order.queue_place, told.order.held_back_by) == (2, 2, head)
@@ -280,7 +287,7 @@ def test_behind_a_head_at_the_limit_of_its_queue() -> None:
 
     assert reason.detail == (
         f"behind job {head}, which waits for what queue research may hold and whose start it would put off:"
-        f" job {head} is expected to start in 9m59s; nobody knows for how long this one runs"
+        " its part of that is kept by backfill beginning 9m59s from now; nobody knows for how long this one runs"
     )
 
 
@@ -365,7 +372,7 @@ def test_a_job_in_its_first_while_is_left_alone_and_until_when() -> None:
 
     told = explain(script.cluster, job).unstopped
 
-    assert told[0] == "1 of 1 job of lower priority in queue default is left alone for a while after its start"
+    assert told[0] == "1 of 1 job of lower priority in queue default is still within its min_runtime of 1m00s"
     assert told[1] == "the next of them may be stopped in 39s"
 
 
@@ -400,3 +407,149 @@ def test_time_outs_are_counted() -> None:
 
     assert past is not None
     assert (past.attempts, past.tries, past.timeouts, past.preemptions) == (2, 1, 1, 0)
+
+
+# -- who is stopped for it, and when it starts --------------------------------------------------------------------------
+
+
+def two_queues(*, min_runtime: int = 0) -> Script:
+    queues = (QueueSpec("serving", guarantee=4), QueueSpec("training", guarantee=2))
+    return cluster(8, queues=queues, policy=Policy(preemption=Preemption(min_runtime=min_runtime)))
+
+
+def test_by_what_right_work_of_another_queue_is_stopped_and_why_it_is_this_one() -> None:
+    script = two_queues()
+    old = running(script, 4, queue="training")
+    script.advance(50)
+    young = running(script, 4, queue="training")
+    script.advance(9)
+    job = script.submit(spec(2, queue="serving"))
+
+    told = explain(script.cluster, job)
+    [victim] = told.victims
+    seconds = (script.cluster.state.time_at - attempt_of(script, young).started_at) / SECOND
+
+    assert script.job(old).phase == "RUNNING"
+    assert (victim.job, victim.cause) == (young, "reclaim")
+    assert victim.work_lost_ms == int(seconds * 1000) * 4
+    assert victim.detail == (
+        "queue serving held 0 of 4 devices guaranteed, queue training held 8 of 2 devices guaranteed;"
+        " its priority is 300; 0.6 device-minutes of work lost"
+    )
+    assert told.expected == ExpectedStart(script.cluster.state.time_at, 0, "")
+    assert told.allocation.why.startswith("will be reserved: ")
+
+
+def test_by_what_right_work_of_the_own_queue_is_stopped_also_afterwards() -> None:
+    script = cluster(4, policy=Policy(preemption=Preemption(min_runtime=0)))
+    low = running(script, 4, priority=100)
+    script.advance(30)
+    job = script.submit(spec(4, priority=600))
+
+    right = f"its priority in queue default is 100, that of job {job} 600"
+    [planned] = explain(script.cluster, job).victims
+    assert (planned.job, planned.cause) == (low, "priority")
+    assert planned.detail == f"{right}; 2 device-minutes of work lost"
+
+    script.settle()
+    assert explain(script.cluster, job).victims == [Victim(low, "priority", None, right)]
+    script.exit(low, None, reason="stopped")
+    script.settle()
+    assert script.job(job).phase == "STARTING"
+    assert explain(script.cluster, job).victims == [Victim(low, "priority", None, right)]
+
+
+def test_what_backfill_keeps_for_a_head_and_when_it_is_expected_where_another_will_be_first() -> None:
+    """Beta is under its share once its job has ended: then its other job is first, with the place kept for alpha's."""
+    queues = (QueueSpec("alpha", guarantee=1), QueueSpec("beta", guarantee=3))
+    script = cluster(4, queues=queues, policy=Policy(preemption=Preemption(mode="none")))
+    running(script, 1, queue="alpha", estimate=3600)
+    first = running(script, 3, queue="beta", estimate=100)
+    head = waiting(script, 3, queue="alpha", limits=LimitsSpec(estimate=50))
+    behind = waiting(script, 3, queue="beta", limits=LimitsSpec(estimate=1000))
+
+    told, other = explain(script.cluster, head), explain(script.cluster, behind)
+
+    end_at = attempt_of(script, first).started_at + 100 * SECOND
+    assert told.expected is not None
+    assert told.expected.at == end_at + 1000 * SECOND
+    assert told.expected.why == (
+        "its place on node-1 is kept by backfill beginning 1m39s from now, but another may be first in order by then"
+    )
+    assert other.expected == ExpectedStart(end_at, (end_at - script.cluster.state.time_at) // 1_000_000, "")
+
+
+# -- the words ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_is_not_blamed_for_what_a_queue_keeps() -> None:
+    queues = (QueueSpec("own", guarantee=2, lend=0), QueueSpec("default"))
+    script = cluster(8, queues=queues, policy=Policy(lanes=[Lane("quick", 1, 1)]))
+    running(script, 4)
+    job = waiting(script, 2)
+
+    reason = reasons(script, job)["lane"]
+
+    assert reason.detail.startswith(
+        "lane quick is kept for small jobs: others hold 4 of 5 devices"
+        " (it leaves 7 devices, less what queues lend to nobody: own (2 devices)); it adds 2 devices"
+    )
+
+
+def test_what_is_being_given_up_is_told_beside_the_room_reserved_for_it() -> None:
+    script = cluster(4, queues=(QueueSpec("default", limit=4),), policy=Policy(preemption=Preemption(min_runtime=0)))
+    running(script, 3, priority=0)
+    script.submit(spec(3, priority=900))
+    script.settle()
+    job = waiting(script, 1, priority=0)
+
+    assert reasons(script, job)["queue_limit"].detail.startswith(
+        "queue default holds 6 of 4 devices that it may; it adds 1 device;"
+        " 3 devices of what is held will be free once jobs have stopped"
+    )
+
+
+def test_nothing_is_advised_that_cannot_be() -> None:
+    queues = (QueueSpec("own", guarantee=1, lend=0), QueueSpec("default"))
+    script = cluster(4, queues=queues, policy=Policy(lanes=[Lane("quick", 1, 1)]))
+    running(script, 2)
+    job = waiting(script, 4)
+
+    needs = explain(script.cluster, job).needs
+
+    assert needs[:2] == ["own lends all that is kept", "lane quick is taken away"]  # it fits beside nobody else
+
+
+def test_a_job_that_fits_but_may_not_start() -> None:
+    script = cluster(8, queues=(QueueSpec("research", limit=2, order="fifo"),))
+    running(script, 2, queue="research")
+    job = waiting(script, 1, queue="research")
+
+    told = explain(script.cluster, job)
+
+    assert told.allocation.why.startswith("fits on the nodes as they are: ")
+    assert told.order is not None
+    assert told.order.policy == "fifo/easy/best-fit"
+
+
+def test_devices_that_are_idle_on_several_nodes() -> None:
+    script = cluster(4, 4)
+    for name in ("node-1", "node-2"):
+        running(script, 2, where=WhereSpec(nodes=[name]))
+    job = waiting(script, 3)
+
+    assert explain(script.cluster, job).summary == "waits for 3 devices on one node; 4 are idle, at most 2 on one"
+
+
+def test_the_place_of_a_job_far_behind_is_not_looked_for() -> None:
+    script = Script(check=False)
+    script.node("node-1", 1)
+    running(script, 1)
+    jobs = [script.submit(spec(1)) for _ in range(1002)]
+
+    near, far = explain(script.cluster, jobs[999]), explain(script.cluster, jobs[1001])
+
+    assert near.order is not None
+    assert far.order is not None
+    assert (near.order.place, far.order.place, far.order.queue_place) == (1000, 0, 0)
+    assert far.reasons[-1].detail.startswith("1000 or more are considered before it: ")

@@ -6,7 +6,7 @@ from cluster_script import SECOND, Script, spec
 
 from muster.core.cluster import Cluster
 from muster.core.decide import decide
-from muster.core.forecast import expected_starts
+from muster.core.forecast import Forecast, expected_starts
 from muster.core.invariants import check_invariants
 from muster.events import types as t
 from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
@@ -201,3 +201,63 @@ def test_only_so_many_are_told_of_and_nothing_is_changed() -> None:
     assert script.fold.state_bytes() == before
     check_invariants(script.cluster)
     assert decide(script.cluster) == decide(Cluster(script.cluster.state)) == []
+
+
+def test_a_job_that_others_are_stopped_for_is_expected_now_and_they_wait_again() -> None:
+    script = Script()
+    script.append(t.PolicyChanged(Policy(preemption=Preemption(min_runtime=0)), "root"))
+    script.node("node-1", 4)
+    running(script, lasting(4, 500))
+    urgent, behind = (script.submit(lasting(4, 20, priority=priority)) for priority in (900, 0))
+
+    now_at = script.cluster.state.time_at
+
+    assert expected_starts(script.cluster, 10) == {urgent: now_at, behind: now_at + 520 * SECOND}
+
+
+def test_nobody_is_stopped_later_on() -> None:
+    """The first while of what runs is over in a minute; a forecast does not go into that."""
+    script = Script()
+    script.node("node-1", 4)
+    low = running(script, lasting(4, 500, priority=0))
+    urgent = script.submit(lasting(4, 20, priority=900))
+
+    assert expected_starts(script.cluster, 10) == {urgent: started_at(script, low) + 500 * SECOND}
+
+
+def test_between_users_what_they_take_until_then_counts() -> None:
+    script = Script()
+    script.append(t.PolicyChanged(Policy(order="fair"), "root"))
+    script.node("node-1", 4)
+    first = running(script, lasting(4, 100), "eve")
+    users = ("ada", "ada", "bob")
+    early, late, bob = (script.submit(lasting(4, 100), user) for user in users)
+
+    end_at = started_at(script, first) + 100 * SECOND
+
+    assert expected_starts(script.cluster, 10) == {
+        early: end_at,
+        bob: end_at + 100 * SECOND,  # by then Ada has taken more
+        late: end_at + 200 * SECOND,
+    }
+
+
+def test_a_forecast_is_of_the_moment_at_which_it_was_begun() -> None:
+    script = Script()
+    life = script.node("node-1", 4)
+    first = running(script, lasting(4, 600))
+    job = script.submit(lasting(4, 100))
+    script.settle()
+    end_at = started_at(script, first) + 600 * SECOND
+    forecast = Forecast(script.cluster, 10)
+
+    script.exit(first)
+    script.settle()
+    script.start(job)
+    script.append(t.NodeSuspected("node-1", life, 0, 10_000))
+    script.append(t.QueueConfigured(QueueSpec("default", limit=1), "root"))
+    before = script.fold.state_bytes()
+
+    assert forecast.starts() == {job: end_at}
+    assert script.fold.state_bytes() == before
+    check_invariants(script.cluster)
