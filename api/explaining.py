@@ -46,11 +46,15 @@ async def explain_job(request: web.Request) -> web.Response:
     decided = job.attempt.allocated if job.attempt is not None and job.phase != "PENDING" else 0
     if job.id in state.rooms:
         decided = state.rooms[job.id].reserved
-    explanation = await asyncio.get_running_loop().run_in_executor(_FORECASTER, begun.finish)
-    basis = None
-    if flag(request, "full") and decided:
+    explanation, basis = begun.found, None
+    if begun.takes_long:
+        explanation = await asyncio.get_running_loop().run_in_executor(_FORECASTER, begun.finish)
+    wants_all = flag(request, "full") and decided > 0
+    if wants_all:
         explanation, basis = await _with_first_steps(request.app[SERVICE], explanation, decided)
     lines = list(explanation_lines(explanation, basis, now_ns))
+    if wants_all and basis is None:
+        lines.insert(1, "steps 1 and 2 are not told: the job did not wait where its place was decided")
     return answer(ExplainView(explanation, lines, basis), sequence)
 
 

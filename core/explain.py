@@ -56,6 +56,11 @@ class Unfinished:
         self._why_unknown: Final = why_unknown
         self._kept: Final = kept
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether anything is left to be worked out."""
+        return self._forecast is not None
+
     def finish(self) -> Explanation:
         """The explanation."""
         if self._forecast is None:

@@ -409,7 +409,7 @@ def test_time_outs_are_counted() -> None:
     assert (past.attempts, past.tries, past.timeouts, past.preemptions) == (2, 1, 1, 0)
 
 
-# -- who is stopped for it, and when it starts --------------------------------------------------------------------------
+# -- who is stopped for it, and when it starts -------------------------------------------------------------------------
 
 
 def two_queues(*, min_runtime: int = 0) -> Script:
