@@ -6,7 +6,6 @@ their shares. A job that nothing could ever place, or that only its own refused 
 nobody.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
@@ -15,12 +14,11 @@ from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_l
 from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
-from muster.core.order import SortKey, duration_s, faded
+from muster.core.order import duration_s, faded
 from muster.core.plan import NOWHERE, Draft, Plan, place_with_port
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
 from muster.core.releasing import Asker
-from muster.core.reservations import use_reservations
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
 
@@ -44,48 +42,6 @@ class OpenLine:
         self.jobs = jobs
         self.blocked_by = 0
         self.depth = ENDLESS
-
-
-def allocate(plan: Plan) -> None:
-    """Start what can start now."""
-    cluster = plan.cluster
-    settled = cluster.settled_until is not None and plan.now_at < cluster.settled_until
-    if (settled and not cluster.fresh) or not (cluster.lines.count or cluster.state.rooms):
-        return
-    before = len(plan.events)
-    draft = Draft(plan)
-    try:
-        allocator = Allocator(draft, newcomers(cluster) if settled else None)
-        if use_reservations(draft):
-            allocator.run()
-    finally:
-        allocator.close()
-        draft.close()
-    if len(plan.events) == before:
-        allocator.settle()
-
-
-def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
-    """Where only jobs behind a head have come since nothing could start: each line's head and those of them that are
-    within its depth, in order. They are all that can start now. None = every line must be looked at."""
-    state, depth = cluster.state, cluster.state.policy.backfill.depth
-    looked_at = {path: [head] for path, head in cluster.heads.items()}
-    places: dict[str, list[SortKey]] = {}
-    for job_id in cluster.fresh:
-        job = state.jobs[job_id]
-        path = job.spec.queue
-        line = cluster.lines.by_queue[path]
-        if line.order == "fair" or path not in cluster.heads:
-            return None
-        head = cluster.lines.key_of(state.jobs[cluster.heads[path]], line.order)
-        key = cluster.lines.key_of(job, line.order)
-        if key < head:
-            return None
-        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= depth:
-            places.setdefault(path, []).append(key)
-    for path, keys in places.items():
-        looked_at[path] += [key[-1] for key in sorted(keys)]
-    return looked_at
 
 
 class Allocator:

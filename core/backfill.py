@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from muster.core.cluster import Claim
 from muster.core.estimates import expected_s
+from muster.core.holdings import Claim
 from muster.core.ledger import Claimant, negative
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft

@@ -1,17 +1,17 @@
 """One pass: what follows now from the state, as decisions with their commands. Pure: no memory, clock or chance.
 
 In order: nodes whose lease has run out are lost; attempts whose time is over, and workers that must end, are told to;
-attempts that are over are requeued; waiting jobs are placed (`muster.core.allocate`), where no attempt was found to be
+attempts that are over are requeued; waiting jobs are placed (`muster.core.settling`), where no attempt was found to be
 over its time. A pass ends where one atomic append is full; what is left is the next pass, on a new basis.
 """
 
 from itertools import takewhile
 
-from muster.core.allocate import allocate
 from muster.core.cluster import Cluster
 from muster.core.commands import stop_commands
 from muster.core.plan import Plan, live_workers
 from muster.core.queues import ENDLESS
+from muster.core.settling import place_waiting
 from muster.core.state import Job
 from muster.events import types as t
 
@@ -21,7 +21,7 @@ def decide(cluster: Cluster) -> list[t.Event]:
     plan = Plan(cluster)
     done = _declare_lost(plan) and _time_out(plan) and _order_stops(plan) and _stop_strays(plan) and _requeue(plan)
     if done and not any(map(_ends_attempts, plan.events)):
-        allocate(plan)
+        place_waiting(plan)
     return plan.events
 
 

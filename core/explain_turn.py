@@ -10,7 +10,8 @@ from typing import Final
 
 from muster.core.allocate import Allocator, OpenLine, exclusions
 from muster.core.backfill import ends_in_time
-from muster.core.cluster import Claim, Cluster
+from muster.core.cluster import Cluster
+from muster.core.holdings import Claim
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft, Plan, place_with_port
 from muster.core.releasing import Asker

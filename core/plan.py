@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from muster.core.capacity import Capacity
-from muster.core.cluster import Claim, Cluster
+from muster.core.cluster import Cluster
 from muster.core.commands import start_commands, stop_commands
+from muster.core.holdings import Claim
 from muster.core.ledger import Claimant, negative
 from muster.core.node_room import NodeRoom, Share
 from muster.core.order import ENGINE_VERSION, policy_name

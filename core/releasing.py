@@ -5,7 +5,7 @@ Room only grows as more of them go, so the least number is found by doubling and
 
 from collections.abc import Callable, Iterator
 
-from muster.core.cluster import Claim
+from muster.core.holdings import Claim
 from muster.core.ledger import Claimant, negative
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft

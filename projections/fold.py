@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
-from muster.core.cluster import SECOND_NS, Cluster
+from muster.core.cluster import Cluster
+from muster.core.schedule import SECOND_NS
 from muster.core.state import Refusal, State
 from muster.events import codec
 from muster.events import types as t

@@ -5,10 +5,11 @@ Every rule gives None, or why it was not applied.
 
 from typing import Final
 
-from muster.core.cluster import SECOND_NS, START_WINDOW_NS, Cluster
+from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s
 from muster.core.order import duration_s, faded
 from muster.core.quantities import priority_number
+from muster.core.schedule import SECOND_NS
 from muster.core.spec_check import flaw
 from muster.core.state import ENDED, Attempt, Job, Key, Room, Stray, Worker
 from muster.events import types as t

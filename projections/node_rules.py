@@ -1,6 +1,7 @@
 """What each event of a node's life, and each of a leader's observations, does to the state."""
 
-from muster.core.cluster import SECOND_NS, Cluster
+from muster.core.cluster import Cluster
+from muster.core.schedule import SECOND_NS
 from muster.core.state import Node, Stray
 from muster.events import types as t
 from muster.projections import worker_rules

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
-from muster.core.cluster import SECOND_NS
 from muster.core.decide import decide, next_time
 from muster.core.order import ENGINE_VERSION, policy_name
+from muster.core.schedule import SECOND_NS
 from muster.events import codec
 from muster.events import types as t
 from muster.events.beats import Beats

@@ -6,7 +6,7 @@ beat, a renewed lease), by at most `LONGEST_GAP_NS` each. A broker that was away
 
 from typing import Final
 
-from muster.core.cluster import SECOND_NS
+from muster.core.schedule import SECOND_NS
 from muster.core.state import Node, State
 from muster.events import types as t
 

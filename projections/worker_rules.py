@@ -5,9 +5,10 @@ Every rule gives None, or why it was not applied.
 
 from typing import Final
 
-from muster.core.cluster import SECOND_NS, Cluster
+from muster.core.cluster import Cluster
 from muster.core.estimates import learn
 from muster.core.order import duration_s, faded
+from muster.core.schedule import SECOND_NS
 from muster.core.state import Attempt, Job, JobPhase, PastUse, Stray, Worker
 from muster.events import types as t
 
