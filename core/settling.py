@@ -1,12 +1,16 @@
-"""Whether a pass over the lines is needed at all, and over whom: nothing is looked at again that cannot have changed."""
+"""Whether a pass over the lines is needed at all, and over whom: nothing is looked at again that cannot have
+changed."""
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 from muster.core.allocate import Allocator
 from muster.core.cluster import Cluster
-from muster.core.order import SortKey
 from muster.core.plan import Draft, Plan
 from muster.core.reservations import use_reservations
+
+if TYPE_CHECKING:
+    from muster.core.order import SortKey
 
 
 def place_waiting(plan: Plan) -> None:
