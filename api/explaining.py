@@ -42,7 +42,8 @@ async def explain_job(request: web.Request) -> web.Response:
             f"job {job.id} ended long ago: {job.phase} ({PHASE_CODES[job.phase]})",
             next_step=f"muster at WHEN explain {job.id}, with a moment at which it waited or ran",
         )
-    begun, sequence, now_ns = begin(moment.cluster, job.id), state.sequence, state.timestamp_ns
+    with moment.as_of_now() as cluster:
+        begun, sequence, now_ns = begin(cluster, job.id), state.sequence, max(moment.now_ns, state.timestamp_ns)
     decided = job.attempt.allocated if job.attempt is not None and job.phase != "PENDING" else 0
     if job.id in state.rooms:
         decided = state.rooms[job.id].reserved
@@ -140,7 +141,7 @@ def _victims(victims: list[Victim]) -> Iterator[str]:
 
 def _past(past: Past, *, victims_told: bool) -> Iterator[str]:
     if past.attempts > 1:
-        yield f"placed {past.attempts} times, {past.tries} of which count as tries"
+        yield f"placed {past.attempts} times; tries that count: {past.tries}"
     if past.backfilled_past:
         yield f"backfilled past job {past.backfilled_past}"
     if past.made_room and not victims_told:
