@@ -52,6 +52,16 @@ _EXIT_OF_STATUS = {
     507: Exit.UNREACHABLE,
 }
 _EXIT_OF_CODE = {"never_fits": Exit.NEVER_FITS, "key_reused": Exit.CONFLICT}
+_STEPS = {
+    "never_fits": "ask for less, or --wait-for-capacity to wait for more",
+    "invalid_job": "`muster submit --help` describes every option, docs/jobs.md every field of a job file",
+    "invalid_queues": "correct the fields named; docs/policies.md describes all of them",
+    "invalid_policy": "correct the fields named; docs/policies.md describes all of them",
+    "key_reused": "submit the first job again, or use another --key",
+    "log_unavailable": "try again",
+    "behind": "try again",
+}
+"""What to do next in the command line's words, where the server's are those of HTTP."""
 
 
 def job_id(text: str) -> int:
@@ -93,9 +103,27 @@ class Session:
         click.echo(json.dumps(answer, indent=2) if self.as_json else text(answer))
 
 
+def examples(*lines: str) -> str:
+    """A command's epilog: its examples, each on a line of its own (which the first line tells click)."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
 def width() -> int:
-    """The terminal's width; 0 where the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    """The letters of a line: COLUMNS, else the terminal's; 0 = the output goes elsewhere, and nothing is cut."""
+    return shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 0
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def agreed(question: str, warning: str, *, yes: bool) -> None:
+    """Go on only where a person or --yes agrees to it. Raises CommandError where there is nobody to ask."""
+    if not yes:
+        if not is_terminal():
+            raise CommandError(warning, Exit.USAGE, "--yes does so unasked")
+        click.confirm(question, abort=True, err=True)
 
 
 def user_name() -> str:
@@ -110,15 +138,15 @@ def user_name() -> str:
 def _explain(error: RefusedError) -> CommandError:
     problem = error.problem
     code = _EXIT_OF_CODE.get(str(problem.get("code", "")), _EXIT_OF_STATUS.get(error.status, Exit.FAILED))
-    lines = [clean(problem.get("title") or f"the server answered {error.status}")]
-    if problem.get("detail"):
-        lines[0] += f": {clean(problem['detail'])}"
+    title, detail = str(problem.get("title") or f"the server answered {error.status}"), str(problem.get("detail", ""))
+    lines = [clean(f"{title}: {detail}" if detail else title)]
     lines += [
         f"  {clean(item.get('pointer') or '/')}: {clean(item.get('detail'))}"
         for item in problem.get("errors", [])
-        if item.get("detail") != problem.get("detail")
+        if item.get("detail") not in (detail, title)
     ]
-    return CommandError("\n".join(lines), code, clean(problem.get("next_step", "")))
+    step = _STEPS.get(str(problem.get("code", "")), str(problem.get("next_step", "")))
+    return CommandError("\n".join(lines), code, clean(step))
 
 
 def _given_last(name: str, value: Any) -> Any:
@@ -138,6 +166,7 @@ def client_command(*, reads: bool = False) -> Callable[[F], F]:
         @functools.wraps(function)
         def run(*args: Any, server: str, as_json: bool, at: str | None = None, **options: Any) -> Any:
             server, as_json = _given_last("server", server), _given_last("as_json", as_json)
+            at = _given_last("at", at) if reads else None
             try:
                 return function(Session(Client(server, user_name()), as_json, at), *args, **options)
             except RefusedError as error:
@@ -155,14 +184,13 @@ def client_command(*, reads: bool = False) -> Callable[[F], F]:
                 default=DEFAULT_SERVER,
                 show_default=True,
                 show_envvar=True,
+                metavar="URL",
                 help="The server's address.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Answer in JSON."),
         ]
         if reads:
-            options.append(
-                click.option("--at", help="As it was then: a sequence, a time (RFC 3339), or -10m.", metavar="WHEN")
-            )
+            options.append(click.option("--at", help="As it was then: a sequence, a time, or -10m.", metavar="WHEN"))
         return functools.reduce(lambda wrapped, option: option(wrapped), options, run)  # type: ignore[return-value]
 
     return decorate

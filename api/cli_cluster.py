@@ -1,13 +1,14 @@
 """Commands about the cluster and its log: nodes, cordon, uncordon, events, state, audit, at."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, job_id, width
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id, width
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
 from muster.api.table import clean, fields, render
@@ -17,7 +18,7 @@ RECONNECT_PAUSE_S: Final = 1.0
 RECONNECT_TRIES: Final = 30
 
 
-@click.command()
+@click.command(epilog=examples("muster nodes", "muster nodes node-1", "muster nodes --at -10m"))
 @click.argument("node", required=False)
 @client_command(reads=True)
 def nodes(session: Session, node: str | None) -> None:
@@ -83,9 +84,9 @@ def _node_text(node: Json) -> str:
     return f"{text}\n\n{render(('DEVICE', 'MODEL', 'MEMORY', 'JOBS', 'UUID'), devices)}" if devices else text
 
 
-@click.command()
+@click.command(epilog=examples("muster cordon node-1 --reason 'fan 3 is loud'"))
 @click.argument("node")
-@click.option("--reason", default="", help="Why, for whoever wonders.")
+@click.option("--reason", metavar="TEXT", default="", help="Why, for whoever wonders.")
 @client_command()
 def cordon(session: Session, node: str, reason: str) -> None:
     """Give a node no new work. What runs there goes on."""
@@ -102,10 +103,12 @@ def uncordon(session: Session, node: str) -> None:
     session.show(answer, lambda _: f"{node} takes work")
 
 
-@click.command()
-@click.option("--job", type=job_id, help="Only what concerns this job.")
-@click.option("--after", type=click.IntRange(min=0), help="Only entries with a greater sequence.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.command(epilog=examples("muster events --job 42", "muster events --after 1000 --limit 20", "muster events -f"))
+@click.option("--job", metavar="JOB", type=job_id, help="Only what concerns this job.")
+@click.option("--after", metavar="SEQ", type=click.IntRange(min=0), help="Only entries with a greater sequence.")
+@click.option(
+    "--limit", metavar="COUNT", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes in.")
 @client_command(reads=True)
 def events(session: Session, job: int | None, after: int | None, limit: int, *, follow: bool) -> None:
@@ -174,8 +177,21 @@ def _state_text(view: Json) -> str:
     )
 
 
-@click.command()
-@click.option("--expect", metavar="SEQ:CHAIN", help="A chain hash kept elsewhere, to compare with.")
+def _checked_expect(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch("[0-9]{1,18}:[0-9a-f]{32}", text):
+        detail = f"{text[:64]!r} is no SEQ:CHAIN: a sequence, and the chain after it, which is 32 hexadecimal digits"
+        raise click.BadParameter(f"{detail} (`muster state` shows both)")
+    return text
+
+
+@click.command(
+    epilog=examples(
+        "muster audit", "muster audit --mirror", "muster audit --expect 64:0123456789abcdef0123456789abcdef"
+    )
+)
+@click.option(
+    "--expect", metavar="SEQ:CHAIN", callback=_checked_expect, help="A chain hash kept elsewhere, to compare with."
+)
 @click.option("--mirror", is_flag=True, help="Audit the server's copy instead of the log itself.")
 @client_command()
 def audit(session: Session, expect: str | None, *, mirror: bool) -> None:
@@ -198,18 +214,33 @@ def _reading(group: click.Group) -> str:
     return ", ".join(name for name, command in sorted(group.commands.items()) if _reads(command))
 
 
+class _At(click.Command):
+    """A command whose first argument may look like options: -2h is no -h."""
+
+    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
+        """As click does, with -h alone as --help."""
+        return super().parse_args(context, ["--help"] if words[:1] == ["-h"] else words)
+
+
 @click.command(
+    cls=_At,
     context_settings={
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,
-        "help_option_names": ["--help"],  # without -h, which would be found in -2h
-    }
+        "help_option_names": ["--help"],
+    },
+    epilog=examples(
+        "muster at 1042 queue",
+        "muster at -10m show 7",
+        "muster at 14:05:00 queues                 # the last 14:05:00 UTC that has come",
+        "muster at '2026-01-31 14:05:00' explain 7",
+    ),
 )
 @click.argument("when")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.argument("command", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
 def at(context: click.Context, when: str, command: tuple[str, ...]) -> None:
-    """Run a reading COMMAND as of WHEN: a sequence, an RFC 3339 time, or -10m."""
+    """Run a reading COMMAND as of WHEN: a sequence, an RFC 3339 time, a time as lists print it (UTC), or -10m."""
     assert context.parent is not None
     group = context.parent.command
     assert isinstance(group, click.Group)

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, job_id
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id
 from muster.api.client import Client, Json, UnreachableError
 from muster.api.table import clean
 
@@ -56,9 +56,11 @@ def wait_for(client: Client, job: int, deadline_s: float | None) -> Json:
             raise CommandError(f"job {job} has not ended in time", Exit.TIMED_OUT)
 
 
-@click.command()
+@click.command(epilog=examples("muster wait 42 43", "muster wait 42 --timeout 600"))
 @click.argument("jobs", metavar="JOB...", nargs=-1, type=job_id, required=True)
-@click.option("--timeout", type=click.FloatRange(min=0), help="Give up after so many seconds (exit code 124).")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Give up after so many (exit code 124)."
+)
 @client_command()
 def wait(session: Session, jobs: tuple[int, ...], timeout: float | None) -> None:
     """Wait until jobs have ended; the exit code is that of the first one named which did not end with 0."""
@@ -75,21 +77,32 @@ Chunks = Iterator[tuple[int, bytes]]
 """What workers wrote, by their ranks."""
 
 
-@click.command()
-@click.argument("job", type=job_id)
+@click.command(epilog=examples("muster logs 42", "muster logs -f 42 --rank 1", "muster logs 42 --attempt 1"))
+@click.argument("job", metavar="JOB", type=job_id)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@click.option("--rank", type=click.IntRange(min=0), help="Which worker; 0 if left out.")
+@click.option("--rank", metavar="RANK", type=click.IntRange(min=0), help="Which worker; 0 if left out.")
 @click.option("--all", "-a", "every", is_flag=True, help="All workers, each line behind its rank.")
+@click.option(
+    "--attempt",
+    metavar="NUMBER",
+    type=click.IntRange(min=1),
+    help="Which attempt of a job that was requeued; the last one if left out. Agents keep the output of their last "
+    "1,000 ended workers, for a week.",
+)
 @client_command()
-def logs(session: Session, job: int, *, follow: bool, rank: int | None, every: bool) -> None:
+def logs(
+    session: Session, job: int, *, follow: bool, rank: int | None, every: bool, attempt: int | None
+) -> None:  # fmt: skip
     """Print what a worker wrote, or all of them. With --json each line is an object: {"rank": 0, "text": "..."}."""
+    if every and attempt is not None:
+        raise CommandError("--all shows the last attempt: with --attempt, name a --rank", Exit.USAGE)
     if every and rank is not None:
         raise CommandError("--all and --rank exclude each other", Exit.USAGE)
     client = session.client
     if follow:
         _say_if_waiting(client, job)
     if not every:
-        chunks = _output(client, job, rank or 0, follow=follow)
+        chunks = _output(client, job, rank or 0, attempt, follow=follow)
     else:
         chunks = _follow_all(client, job) if follow else _all(client, job)
     labelled = every or session.as_json
@@ -107,8 +120,8 @@ def _say_if_waiting(client: Client, job: int) -> None:
         click.echo(f"muster: job {job} waits, and has written nothing: {clean(view['why'])}", err=True)
 
 
-def _output(client: Client, job: int, rank: int, *, follow: bool) -> Chunks:
-    parameters = {"follow": 1 if follow else None, "rank": rank}
+def _output(client: Client, job: int, rank: int, attempt: int | None = None, *, follow: bool) -> Chunks:
+    parameters = {"follow": 1 if follow else None, "rank": rank, "attempt": attempt}
     return ((rank, chunk) for chunk in client.stream(f"/v1/jobs/{job}/logs", parameters))
 
 

@@ -1,45 +1,54 @@
 """Commands that list, show and cancel jobs: queue, jobs, show, explain, cancel."""
 
 import shlex
-import sys
 from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, job_id, width
+from muster.api.cli_base import CommandError, Exit, Session, agreed, client_command, examples, job_id, width
 from muster.api.client import Json, RefusedError
 from muster.api.table import clean, fields, render
 from muster.api.times import elapsed, mib, moment, to_ms, today
 
 PAGE: Final = 1000
+PAGE_DEFAULT: Final = 100
 CONFLICT: Final = 409
 LIVE: Final = "PENDING,STARTING,RUNNING,STOPPING"
 _JOB_TITLES: Final = (
-    "JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "PRIORITY", "SUBMITTED", "ELAPSED", "NODES", "WHY"
+    "JOBID", "STATE", "USER", "QUEUE", "NAME", "GPUS", "PRIORITY", "SUBMITTED", "ELAPSED", "NODES", "REASON", "WHY"
 )  # fmt: skip
-_LEFT_OUT_BELOW: Final = {"PRIORITY": 120, "QUEUE": 100}
-"""Columns that a terminal of fewer letters does not show."""
+_LEFT_OUT: Final = {"PRIORITY": 60, "QUEUE": 60, "SUBMITTED": 40, "NODES": 0, "ELAPSED": 0}
+"""Columns that a narrow terminal does not show, one after another, where WHY would have fewer letters than that."""
 _STATE_HELP: Final = "Only in these states, names or codes: PENDING, R, pd,cf ..."
+_USER: Final = click.option("--user", "-u", metavar="USER", help="Only of this user.")
+_STATE: Final = click.option("--state", "-t", metavar="STATES", help=_STATE_HELP)
+_QUEUE: Final = click.option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
 
 
 def _job_line(job: Json, day: str) -> tuple[object, ...]:
     return (
         job["id"], f"{job['state']}({job['code']})", job["user"], job["queue"], job["name"], job["gpus"],
-        job["priority"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]), job["why"],
+        job["priority"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]),
+        job["reason"], job["why"],
     )  # fmt: skip
 
 
 def _job_table(jobs: list[Json], *, start: bool = False) -> str:
-    """Jobs as squeue would list them; with `start` also when those that wait are expected to."""
+    """Jobs as squeue would list them; with `start` also when those that wait are expected to. Where a line would not
+    hold all of it, why a job waits is told in a word or two before it is told in a line that is cut."""
     day, letters = today(), width()
-    columns = [(title, [_job_line(job, day)[place] for job in jobs]) for place, title in enumerate(_JOB_TITLES)]
+    columns = {title: [_job_line(job, day)[place] for job in jobs] for place, title in enumerate(_JOB_TITLES)}
     if start:
-        columns.insert(
-            _JOB_TITLES.index("ELAPSED") + 1, ("EXPECTED START", [_expected_start(job, day) for job in jobs])
-        )
-    shown = [column for column in columns if not 0 < letters < _LEFT_OUT_BELOW.get(column[0], 0)]
-    rows = list(zip(*(cells for _, cells in shown), strict=True))
-    return render([title for title, _ in shown], rows, width=letters)
+        columns["EXPECTED START"] = [_expected_start(job, day) for job in jobs]
+    shown = [*_JOB_TITLES[:-3], *(["EXPECTED START"] if start else []), *_JOB_TITLES[-3:]]
+    widths = {title: max(len(str(cell)) for cell in (title, *columns[title])) + 2 for title in shown}
+    if not letters or sum(widths.values()) - widths["REASON"] <= letters + 2:
+        shown.remove("REASON")
+    for title, least in _LEFT_OUT.items():
+        others = sum(widths[title] for title in shown[:-1])
+        if letters and others + min(least, widths["WHY"] - 2) > letters:
+            shown.remove(title)
+    return render(shown, list(zip(*(columns[title] for title in shown), strict=True)), width=letters)
 
 
 def _expected_start(job: Json, day: str) -> str:
@@ -48,10 +57,10 @@ def _expected_start(job: Json, day: str) -> str:
     return moment(job["expected_start"], day) if job["expected_start"] is not None else "unknown"
 
 
-@click.command()
-@click.option("--user", "-u", help="Only of this user.")
-@click.option("--state", "-t", help=_STATE_HELP)
-@click.option("--queue", "-q", help="Only of this queue.")
+@click.command(epilog=examples("muster queue", "muster queue -u ada -t pd --start", "muster queue -q research/vision"))
+@_USER
+@_STATE
+@_QUEUE
 @click.option("--start", is_flag=True, help="Also when those that wait are expected to start.")
 @client_command(reads=True)
 def queue(session: Session, *, start: bool, **filters: Any) -> None:
@@ -60,23 +69,39 @@ def queue(session: Session, *, start: bool, **filters: Any) -> None:
     session.show(view, lambda found: _job_table(found["running"] + found["pending"], start=start))
 
 
-@click.command()
-@click.option("--state", "-t", help=_STATE_HELP)
-@click.option("--user", "-u", help="Only of this user.")
-@click.option("--queue", "-q", help="Only of this queue.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
-@click.option("--after", type=click.IntRange(0), help="The page after this job.")
+@click.command(epilog=examples("muster jobs -u ada -t failed,timeout", "muster jobs --limit 20 --after 121"))
+@_STATE
+@_USER
+@_QUEUE
+@click.option(
+    "--limit",
+    metavar="COUNT",
+    type=click.IntRange(1, 1000),
+    default=PAGE_DEFAULT,
+    show_default=True,
+    help="At most so many.",
+)
+@click.option("--after", metavar="JOB", type=click.IntRange(0), help="The page after this job.")
 @client_command(reads=True)
 def jobs(session: Session, **filters: Any) -> None:
     """List jobs, ended ones too, newest first."""
     page = session.read("/v1/jobs", **filters)
     session.show(page, lambda found: _job_table(found["jobs"]))
     if page["next"] is not None and not session.as_json:
-        click.echo(f"more: muster jobs --after {page['next']}", err=True)
+        click.echo(f"more: {_page_after(session, page['next'], filters)}", err=True)
 
 
-@click.command()
-@click.argument("job", type=job_id)
+def _page_after(session: Session, job: int, filters: dict[str, Any]) -> str:
+    """The command that lists the page after a job."""
+    wanted = {**filters, "at": session.at, "after": job}
+    if wanted["limit"] == PAGE_DEFAULT:
+        wanted["limit"] = None
+    words = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    return shlex.join(["muster", "jobs", *words])
+
+
+@click.command(epilog=examples("muster show 42", "muster show 42 --at -10m --json"))
+@click.argument("job", metavar="JOB", type=job_id)
 @client_command(reads=True)
 def show(session: Session, job: int) -> None:
     """Show one job."""
@@ -97,7 +122,7 @@ def _job_text(job: Json) -> str:
             ("gpus", job["gpus"]),
             *((name, _wish(name, job["spec"][name])) for name in _WISHES if name in job["spec"]),
             ("submitted", to_ms(job["submitted"])),
-            ("started", to_ms(job["started"])),
+            ("started", _started(job)),
             ("ended", to_ms(job["ended"])),
             ("elapsed", elapsed(job["elapsed_ms"])),
             ("exit code", job["exit_code"]),
@@ -112,6 +137,12 @@ def _job_text(job: Json) -> str:
         for w in job["workers"]
     ]
     return f"{text}\n\n{render(('RANK', 'NODE', 'DEVICES', 'PHASE', 'PID', 'EXIT'), workers)}" if workers else text
+
+
+def _started(job: Json) -> str | None:
+    """When it first ran and, where it was tried again since, when the present attempt did."""
+    first, present = to_ms(job["started"]), to_ms(job["attempt_started"])
+    return first if present in (None, first) else f"{first} first, {present} in attempt {job['attempts']}"
 
 
 def _command_text(command: str | list[str]) -> str:
@@ -149,8 +180,8 @@ def _exit_text(status: Json | None) -> str:
     return f"{status['reason']} {code if code is not None else ''} {status.get('detail', '')}".strip()
 
 
-@click.command()
-@click.argument("job", type=job_id)
+@click.command(epilog=examples("muster explain 42", "muster explain 42 --full", "muster at 1042 explain 42"))
+@click.argument("job", metavar="JOB", type=job_id)
 @click.option("--full", is_flag=True, help="Of a placed job also steps 1 and 2, as they were when it was decided.")
 @client_command(reads=True)
 def explain(session: Session, job: int, *, full: bool) -> None:
@@ -159,13 +190,15 @@ def explain(session: Session, job: int, *, full: bool) -> None:
     session.show(answer, lambda found: "\n".join(map(clean, found["text"])))
 
 
-@click.command()
+@click.command(
+    epilog=examples("muster cancel 42 43", "muster cancel -u ada -t pending", "muster cancel -n sweep --yes")
+)
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, type=job_id)
-@click.option("--user", "-u", help="All jobs of this user.")
-@click.option("--name", "-n", help="All jobs of this name.")
-@click.option("--state", "-t", help="All jobs in these states, names or codes: pending, r ...")
+@click.option("--user", "-u", metavar="USER", help="All jobs of this user.")
+@click.option("--name", "-n", metavar="NAME", help="All jobs of this name.")
+@click.option("--state", "-t", metavar="STATES", help="All jobs in these states, names or codes: pending, r ...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before all jobs that match are cancelled.")
-@click.option("--reason", default="", help="Why, for whoever reads the log.")
+@click.option("--reason", metavar="TEXT", default="", help="Why, for whoever reads the log.")
 @client_command()
 def cancel(
     session: Session, jobs: tuple[int, ...], user: str | None, name: str | None, state: str | None, reason: str,
@@ -213,18 +246,11 @@ def _matching(session: Session, chosen: dict[str, str]) -> tuple[int, ...]:
 def _confirmed(jobs: tuple[int, ...], *, yes: bool) -> tuple[int, ...]:
     """The jobs, once a person or --yes agrees."""
     if not jobs:
-        click.echo("no job matches", err=True)
+        click.echo("nothing to cancel: no job that has not ended matches", err=True)
         return ()
     shown = ", ".join(map(str, jobs[:10])) + (", ..." if len(jobs) > 10 else "")  # noqa: PLR2004 - what fits a line
-    if not yes:
-        if not _is_terminal():
-            raise CommandError(f"this would cancel {_count(jobs)}: {shown}", Exit.USAGE, "--yes does so unasked")
-        click.confirm(f"cancel {_count(jobs)} ({shown})?", abort=True, err=True)
+    agreed(f"cancel {_count(jobs)} ({shown})?", f"this would cancel {_count(jobs)}: {shown}", yes=yes)
     return jobs
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def _count(jobs: tuple[int, ...]) -> str:

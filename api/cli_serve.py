@@ -9,20 +9,29 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, user_name
+from muster.api.cli_base import CommandError, Exit, examples, user_name
 from muster.api.table import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DATA: Final = Path("muster-data")
+_TO: Final = "--connect nats://10.0.0.1:4222 --credentials site"
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
-_host = click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address to listen on.")
-_port = click.option("--port", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one.")
-_data = click.option("--data", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder.")
-_ports = click.option("--ports", default="21000-21999", show_default=True, help="Ports that a job's workers meet on.")
+_host = click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="A loopback address to listen on."
+)
+_port = click.option(
+    "--port", metavar="PORT", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one."
+)
+_data = click.option(
+    "--data", metavar="FOLDER", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder."
+)
+_ports = click.option(
+    "--ports", metavar="FROM-TO", default="21000-21999", show_default=True, help="Ports that a job's workers meet on."
+)
 _verbose = click.option("--verbose", "-v", is_flag=True, help="Log what goes on to stderr.")
 _lease = click.option(
-    "--lease", "lease_s", type=click.FloatRange(min=0), default=120.0, show_default=True,
+    "--lease", "lease_s", metavar="SECONDS", type=click.FloatRange(min=0), default=120.0, show_default=True,
     help="Seconds after which an agent without a broker stops what may run elsewhere; 0 = never.",
 )  # fmt: skip
 
@@ -32,7 +41,7 @@ _output = click.option(
 )  # fmt: skip
 
 _config = click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
 )  # fmt: skip
 
@@ -40,13 +49,18 @@ _config = click.option(
 def _connected(function: F) -> F:
     """The options of a part that runs apart from the others."""
     for option in (
-        click.option("--connect", required=True, envvar="MUSTER_NATS", show_envvar=True,
+        click.option("--connect", metavar="URLS", required=True, envvar="MUSTER_NATS", show_envvar=True,
                      help="nats://HOST:PORT, several with commas."),
         click.option(
-            "--credentials", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="The credentials file.", envvar="MUSTER_CREDENTIALS", show_envvar=True,
+            "--credentials",
+            metavar="FILE",
+            required=True,
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The credentials file.",
+            envvar="MUSTER_CREDENTIALS",
+            show_envvar=True,
         ),
-        click.option("--prefix", default="muster", show_default=True, help="Of subjects and streams."),
+        click.option("--prefix", metavar="NAME", default="muster", show_default=True, help="Of subjects and streams."),
         _verbose,
     ):  # fmt: skip
         function = option(function)
@@ -75,13 +89,17 @@ def _run(main: Any, *, verbose: bool) -> None:
         raise CommandError(str(error), code, error.next_step) from error
 
 
-@click.command()
+@click.command(epilog=examples("muster up", "muster up --simulate 4x8xH100-80GB --config cluster.toml"))
 @_data
 @click.option("--simulate", metavar="NxGxMODEL", help="Simulated nodes; 2x8xA100-80GB without an NVIDIA driver.")
 @_host
 @_port
 @click.option(
-    "--broker-port", default=0, type=click.IntRange(0, 65535), help="0 = that of the last time, or a free one."
+    "--broker-port",
+    metavar="PORT",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="0 = that of the last time, or a free one.",
 )
 @_ports
 @_lease
@@ -89,18 +107,13 @@ def _run(main: Any, *, verbose: bool) -> None:
 @_config
 @_verbose
 def up(*, verbose: bool, config: Path | None, **options: Any) -> None:
-    r"""Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs.
-
-    \b
-    muster up
-    muster up --simulate 4x8xH100-80GB --config cluster.toml
-    """
+    """Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs."""
     from muster.api.up import UpOptions, run_up  # noqa: PLC0415 - see the module
 
     _run(run_up(UpOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
-@click.command()
+@click.command(epilog=examples(f"muster server {_TO}/server.json --create-streams 3"))
 @_data
 @_host
 @_port
@@ -114,7 +127,7 @@ def server(*, verbose: bool, config: Path | None, **options: Any) -> None:
     _run(run_server(ServerOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
-@click.command()
+@click.command(epilog=examples(f"muster scheduler {_TO}/scheduler.json"))
 @_data
 @_connected
 def scheduler(*, verbose: bool, **options: Any) -> None:
@@ -124,11 +137,13 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
     _run(run_scheduler(SchedulerOptions(**options)), verbose=verbose)
 
 
-@click.command()
+@click.command(epilog=examples(f"muster agent --node node-2 --fabric ib-1 {_TO}/agent-node-2.json"))
 @_data
-@click.option("--node", required=True, help="The node's name.")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where other nodes' workers reach it.")
-@click.option("--fabric", default="", help="The fast network that it is on; gangs stay on one.")
+@click.option("--node", metavar="NODE", required=True, help="The node's name.")
+@click.option(
+    "--address", metavar="HOST", default="127.0.0.1", show_default=True, help="Where other nodes' workers reach it."
+)
+@click.option("--fabric", metavar="NAME", default="", help="The fast network that it is on; gangs stay on one.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What jobs can ask for; can be repeated.")
 @click.option("--simulate", metavar="GxMODEL", help="Simulated devices: 8xA100-80GB; this machine's if left out.")
 @_ports

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.api.cli_base import CommandError, Exit
+from muster.api.cli_base import CommandError, Exit, examples
 
 if TYPE_CHECKING:
     from muster.events.site_files import Site
@@ -15,14 +15,26 @@ def _words(_context: click.Context, _option: click.Parameter, text: str) -> list
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-@click.command()
+@click.command(epilog=examples("muster credentials --nodes node-2,node-3 --brokers 10.0.0.1 --out site"))
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder; what it has is kept."
+    "--out",
+    metavar="FOLDER",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder; what it has is kept.",
 )
-@click.option("--nodes", default="", callback=_words, help="Names of nodes to add, with commas.")
-@click.option("--brokers", default="", callback=_words, help="HOST[:PORT] of one, three or five brokers, with commas.")
-@click.option("--store", default="", help="Where the brokers keep their data; /var/lib/muster at first.")
-@click.option("--prefix", default="", help="Of subjects and streams; muster at first.")
+@click.option("--nodes", metavar="NAMES", default="", callback=_words, help="Names of nodes to add, with commas.")
+@click.option(
+    "--brokers",
+    metavar="HOSTS",
+    default="",
+    callback=_words,
+    help="HOST[:PORT] of one, three or five brokers, with commas.",
+)
+@click.option(
+    "--store", metavar="FOLDER", default="", help="Where the brokers keep their data; /var/lib/muster at first."
+)
+@click.option("--prefix", metavar="NAME", default="", help="Of subjects and streams; muster at first.")
 def credentials(*, out: Path, nodes: list[str], brokers: list[str], store: str, prefix: str) -> None:
     """Make credentials for each part, and the brokers' configuration. Run it again to add nodes."""
     from muster.events.site_files import SiteError, make_site, parse_address  # noqa: PLC0415 - a client starts quickly

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples
 from muster.api.cli_follow import ending, exit_code, wait_for
 from muster.api.client import Client, Json, RefusedError, UnreachableError
 from muster.api.jobfile import Spec, pairs, read_job
@@ -19,35 +19,51 @@ from muster.api.table import clean
 SERVICE_UNAVAILABLE: Final = 503
 
 _SPEC_OPTIONS: Final = [
-    click.option("--name", help="What to call it."),
-    click.option("--queue", help="The queue to wait in, by its path: research/vision."),
-    click.option("--priority", help="P0 (most urgent) to P3, or 0 to 1000; the queue's if left out."),
-    click.option("--time-limit", help="How long each try may run: 12h, 1h30m, or seconds."),
-    click.option("--estimate", help="How long it is expected to run; learned from earlier runs if left out."),
-    click.option("--on-timeout", help="When its time is up: kill (the default), or requeue behind those that wait."),
+    click.option("--name", metavar="NAME", help="What to call it."),
+    click.option("--queue", metavar="QUEUE", help="The queue to wait in, by its path: research/vision."),
+    click.option(
+        "--priority", metavar="PRIORITY", help="P0 (most urgent) to P3, or 0 to 1000; the queue's if left out."
+    ),
+    click.option("--time-limit", metavar="TIME", help="How long each try may run: 12h, 1h30m, 90s, 1:30:00."),
+    click.option(
+        "--estimate", metavar="TIME", help="How long it is expected to run; learned from earlier runs if left out."
+    ),
+    click.option(
+        "--on-timeout",
+        metavar="WHAT",
+        help="When its time is up: kill (the default), or requeue behind those that wait.",
+    ),
     click.option("--no-preempt", is_flag=True, help="Never stop it for others."),
-    click.option("--signal", help="Sent before it is stopped, and seconds to act on it: USR2@120."),
-    click.option("--grace", help="Time between TERM and the end of the whole tree: 30s."),
-    click.option("--gpus", type=int, help="Devices, over all nodes."),
-    click.option("--nodes", help="any, fewest, or an exact count."),
-    click.option("--cpus", type=int, help="CPUs for each device, or in all where there is none."),
-    click.option("--memory", help="Host memory, likewise: 64GiB."),
-    click.option("--gpu-memory", help="Memory of each device; the whole device if left out."),
-    click.option("--gpu-compute", type=float, help="Share of each device's SMs; exclusive if left out."),
-    click.option("--gpu-model", multiple=True, help="Any of these models."),
-    click.option("--interconnect", help="any (all nodes on one fabric, the default) or none."),
-    click.option("--node", multiple=True, help="Only on one of these nodes."),
+    click.option(
+        "--signal", metavar="SIGNAL[@SECONDS]", help="Sent before it is stopped, and seconds to act on it: USR2@120."
+    ),
+    click.option("--grace", metavar="TIME", help="Time between TERM and the end of the whole tree: 30s."),
+    click.option("--gpus", metavar="COUNT", type=int, help="Devices, over all nodes."),
+    click.option("--nodes", metavar="NODES", help="any, fewest, or an exact count."),
+    click.option("--cpus", metavar="COUNT", type=int, help="CPUs for each device, or in all where there is none."),
+    click.option("--memory", metavar="SIZE", help="Host memory, likewise: 64GiB."),
+    click.option("--gpu-memory", metavar="SIZE", help="Memory of each device: 40GiB; the whole device if left out."),
+    click.option(
+        "--gpu-compute", metavar="SHARE", type=float, help="Share of each device's SMs: 0.5; exclusive if left out."
+    ),
+    click.option("--gpu-model", metavar="MODEL", multiple=True, help="Any of these models."),
+    click.option("--interconnect", metavar="KIND", help="any (all nodes on one fabric, the default) or none."),
+    click.option("--node", metavar="NODE", multiple=True, help="Only on one of these nodes."),
     click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only on nodes with this label."),
     click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label that describes the job."),
     click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set, or pass on, an environment variable."),
-    click.option("--workdir", help="Where the workers start; here if left out."),
-    click.option("--max-attempts", type=int, help="How often it is tried."),
-    click.option("--retry-on", multiple=True, help="What is tried again: node_fail, device_fault, failed."),
+    click.option("--workdir", metavar="FOLDER", help="Where the workers start; here if left out."),
+    click.option("--max-attempts", metavar="COUNT", type=int, help="How often it is tried."),
+    click.option(
+        "--retry-on", metavar="CAUSE", multiple=True, help="What is tried again: node_fail, device_fault, failed."
+    ),
 ]
 _SUBMIT_OPTIONS: Final = [
     click.option("--wait-for-capacity", is_flag=True, help="Take it even if no node could ever run it today."),
-    click.option("--key", help="Idempotency-Key: the same key and job make one job, however often sent."),
-    click.argument("command", nargs=-1, type=click.UNPROCESSED),
+    click.option(
+        "--key", metavar="TEXT", help="Idempotency-Key: the same key and job make one job, however often sent."
+    ),
+    click.argument("command", metavar="FILE | SCRIPT [ARGS]... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED),
 ]
 
 
@@ -71,6 +87,15 @@ def _number(word: str) -> int | str:
     return int(word) if re.fullmatch("[0-9]{1,18}", word) else word
 
 
+def _duration(flag: str, text: str) -> str:
+    """A duration with its unit: of a number alone some would say seconds, others minutes."""
+    if text.strip().isdecimal():
+        option = f"--{flag.replace('_', '-')}"
+        step = f"write {option} {text}s for seconds, {text}m for minutes, {text}h for hours, or 1:30:00"
+        raise CommandError(f"{option} {text[:20]}: of what?", Exit.USAGE, step)
+    return text
+
+
 def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
     """The specification of a file, script or command, with what the flags say on top."""
     spec = read_job(command)
@@ -82,7 +107,7 @@ def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
             spec[name] = _number(flags[name])
     for flag, part in (("time_limit", "limits"), ("estimate", "limits"), ("grace", "preemption")):
         if flags[flag] is not None:
-            _part(spec, part)[flag] = _number(flags[flag])
+            _part(spec, part)[flag] = _duration(flag, flags[flag])
     if flags["no_preempt"]:
         _part(spec, "preemption")["allowed"] = False
     for flag, part, name in (
@@ -128,22 +153,26 @@ def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -
         raise CommandError(clean(error), Exit.UNREACHABLE, step) from error
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "muster submit job.toml",
+        "muster submit --queue research --gpus 8 --time-limit 12h -- python train.py",
+        "muster submit --gpus 1 --on-timeout requeue --time-limit 2h --signal USR2@60 train.sh",
+    ),
+)
 @client_command()
 @_options
 def submit(session: Session, command: tuple[str, ...], **flags: Any) -> None:
-    r"""Submit a job file (TOML, JSON), a script with #MUSTER lines, or a command.
-
-    \b
-    muster submit job.toml
-    muster submit --queue research --gpus 8 --time-limit 12h -- python train.py
-    muster submit --gpus 1 --priority P1 --on-timeout requeue --time-limit 2h --signal USR2@60 train.sh
-    """
+    """Submit a job file (TOML, JSON), a script with #MUSTER lines, or a command. Options stand before it."""
     answer = _submit(session, command, flags)
     session.show(answer, lambda accepted: f"job {accepted['id']}")
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples("muster run --gpus 4 -- python train.py", "muster run job.toml"),
+)
 @client_command()
 @_options
 def run(session: Session, command: tuple[str, ...], **flags: Any) -> None:

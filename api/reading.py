@@ -74,7 +74,7 @@ def known_queue(moment: Moment, name: str) -> str:
     if name not in queues:
         shown = sorted(queues)[:QUEUES_SHOWN]
         more = f" and {len(queues) - len(shown)} more" if len(queues) > len(shown) else ""
-        detail = f"queues: {', '.join(shown)}{more}"
+        detail = f"there are {', '.join(shown)}{more}"
         raise ApiError(404, "not_found", f"no queue {name[:200]}", detail=detail, next_step=NEXT_QUEUES)
     return name
 

@@ -14,7 +14,7 @@ from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.allocate import in_order
 from muster.core.cluster import Cluster
 from muster.core.estimates import expected_s
-from muster.core.explain import summaries
+from muster.core.explain import Short, in_short
 from muster.core.forecast import expected_starts
 from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Refusal, State
 from muster.events.spec import JobSpec
@@ -23,6 +23,7 @@ from muster.events.types import ExitStatus
 EXPLAINED: Final = 10
 ORDERED: Final = 1000
 FORECAST: Final = 100
+UNSAID: Final = Short("", "")
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class WorkerView(msgspec.Struct, frozen=True):
 class JobRow(msgspec.Struct, frozen=True):
     """One line of a list of jobs. `started` is when it first ran, `attempt_started` when its present or last attempt
     began to run, and `elapsed_ms` for how long that has run or did; None of the two for a job that waits, or was
-    cancelled while it waited. `why` says why it waits or ended."""
+    cancelled while it waited. `why` says why it waits or ended, `reason` in a word or two why it waits."""
 
     id: int
     name: str
@@ -50,6 +51,7 @@ class JobRow(msgspec.Struct, frozen=True):
     priority: int
     gpus: int
     nodes: list[str]
+    reason: str
     why: str
     submitted: str
     started: str | None
@@ -151,8 +153,9 @@ def _attempt_started_ns(job: Job) -> int:
     return attempt.started_ns
 
 
-def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
-    """A line about a job, as of `now_ns`; `why` where its state does not say it."""
+def job_row(job: Job, now_ns: int, waits: Short = UNSAID) -> JobRow:
+    """A line about a job, as of `now_ns`; why it `waits`, where that has been worked out."""
+    why = waits.text
     began_ns = _attempt_started_ns(job)
     return JobRow(
         id=job.id,
@@ -164,6 +167,7 @@ def job_row(job: Job, now_ns: int, why: str = "") -> JobRow:
         priority=job.priority,
         gpus=job.spec.gpus,
         nodes=nodes_of(job.attempt) if job.phase != "PENDING" else [],
+        reason=waits.word,
         why=f"{why} (before: {job.reason})" if why and job.reason else why or job.reason,
         submitted=rfc3339(job.submitted_ns),
         started=rfc3339_or_none(job.started_ns),
@@ -200,9 +204,9 @@ def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:
     )
 
 
-def _why(job: Job, cluster: Cluster) -> str:
+def _why(job: Job, cluster: Cluster) -> Short:
     waits = job.phase == "PENDING" and job.id in cluster.state.jobs
-    return summaries(cluster, [job.id])[job.id] if waits else ""
+    return in_short(cluster, [job.id])[job.id] if waits else UNSAID
 
 
 def queue_view(
@@ -220,7 +224,7 @@ def queue_view(
         pending = [job_id for job_id in _waiting(cluster) if wanted(state.jobs[job_id])]
         pending_count = len(pending)
     starts = expected_starts(cluster, min(limit, FORECAST)) if start and pending else {}
-    whys = summaries(cluster, pending[: min(limit, EXPLAINED)])
+    whys = in_short(cluster, pending[: min(limit, EXPLAINED)])
     return QueueView(
         sequence=state.sequence,
         time=rfc3339_or_none(state.timestamp_ns),
@@ -229,7 +233,7 @@ def queue_view(
         running=[job_row(job, now_ns) for job in running[:limit]],
         pending=[
             WaitingRow(
-                **msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id, ""))),
+                **msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id, UNSAID))),
                 expected_start=_wall_time(state, starts.get(job_id), now_ns),
             )
             for job_id in pending[:limit]

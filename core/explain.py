@@ -39,6 +39,13 @@ def explain(cluster: Cluster, job_id: int) -> Explanation:
     return begin(cluster, job_id).finish()
 
 
+class Short(NamedTuple):
+    """Why a job waits in a word or two, and in a line."""
+
+    word: str
+    text: str
+
+
 class _Kept(NamedTuple):
     """What backfill keeps for a job, and from when on."""
 
@@ -103,7 +110,7 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
             reasons.append(Reason("capacity", allocation.why))
         else:
             reasons += room_reasons(turn, needed, refused, what_is_missing(turn, free))
-        summary = _summary(turn, held_back, allocation.why)
+        summary = _summary(turn, held_back, allocation.why).text
         needs = needs_of(turn, reasons, needed)
         spared = unstopped(turn)
         before = staying_now(turn.draft.ledger)
@@ -145,9 +152,14 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
 
 
 def summaries(cluster: Cluster, wanted: Collection[int]) -> dict[int, str]:
-    """Why each of some waiting jobs waits, in a line each, from one pass."""
+    """Why each of some waiting jobs waits, in a line each."""
+    return {job_id: short.text for job_id, short in in_short(cluster, wanted).items()}
+
+
+def in_short(cluster: Cluster, wanted: Collection[int]) -> dict[int, Short]:
+    """Why each of some waiting jobs waits, in short, from one pass."""
     found = {
-        job_id: explain_reserved(cluster, cluster.state.jobs[job_id], room).summary
+        job_id: Short("reserved", explain_reserved(cluster, cluster.state.jobs[job_id], room).summary)
         for job_id, room in cluster.state.rooms.items()
         if job_id in wanted
     }
@@ -171,28 +183,30 @@ def summaries(cluster: Cluster, wanted: Collection[int]) -> dict[int, str]:
     return found
 
 
-def _note_verdict(found: dict[int, str], draft: Draft, job_id: int) -> None:
+def _note_verdict(found: dict[int, Short], draft: Draft, job_id: int) -> None:
     stopped = _verdict(draft, job_id)
     if stopped is not None:
-        found[job_id] = stopped
+        found[job_id] = Short("next pass", stopped)
 
 
-def _line(turn: Turn) -> str:
+def _line(turn: Turn) -> Short:
     free = free_devices(turn.draft.room, turn.asker.demand)
     return _summary(turn, order_reasons(turn), what_is_missing(turn, free) if turn.found is None else LATER)
 
 
-def _summary(turn: Turn, held_back: list[Reason], allocation: str) -> str:
-    """The first of the reasons in a line."""
+def _summary(turn: Turn, held_back: list[Reason], allocation: str) -> Short:
+    """The first of the reasons."""
     if never_fits(turn):
-        return allocation
+        return Short("never fits", allocation)
     if held_back:
         head = f"waits {held_back[0].detail}"
-        return f"{head}; it {allocation}" if turn.found is None else head
+        word = f"behind {held_back[0].jobs[0]}" if held_back[0].jobs else "order"
+        return Short(word, f"{head}; it {allocation}" if turn.found is None else head)
     obstacles = bounds_broken(turn, _places(turn, None))
     if obstacles:
-        return f"waits: {bound_reason(turn, obstacles[0], with_holders=False).detail}"
-    return allocation if turn.found is None else LATER
+        broken = bound_reason(turn, obstacles[0], with_holders=False)
+        return Short(broken.kind.replace("_", " "), f"waits: {broken.detail}")
+    return Short("room", allocation) if turn.found is None else Short("next pass", LATER)
 
 
 def _verdict(draft: Draft, job_id: int) -> str | None:

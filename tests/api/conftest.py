@@ -35,6 +35,7 @@ def muster(server: Background) -> Callable[..., Result]:
     server.do(lambda harness: harness.add_node("node-1"))
 
     def call(*words: str) -> Result:
-        return CliRunner().invoke(main, list(words), env={"MUSTER_SERVER": server.harness.url}, catch_exceptions=False)
+        env = {"MUSTER_SERVER": server.harness.url, "COLUMNS": None}
+        return CliRunner().invoke(main, list(words), env=env, catch_exceptions=False)
 
     return call

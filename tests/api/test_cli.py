@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from api_harness import Background, FakeOutputs, Harness
 from click.testing import CliRunner, Result
@@ -144,6 +145,50 @@ def test_a_node_that_takes_work_is_not_uncordoned_again(muster: Muster) -> None:
     answer = json.loads(muster("uncordon", "node-1", "--json").output)
     assert answer["already"]
     assert json.loads(muster("state", "--json").output)["sequence"] == 1
+
+
+def test_a_moment_is_written_as_lists_print_it(muster: Muster) -> None:
+    muster("submit", "--gpus", "1", "--name", "first", "--", "true")
+    submitted = muster("queue").output.splitlines()[1].split()[7]
+    assert "first" in muster("at", submitted, "queue").output
+    at = json.loads(muster("events", "--json").output)["events"][0]["time"]
+    assert muster("at", f"{at[:10]} {at[11:23]}", "queue").exit_code == 0
+    assert muster("at", "2000-01-01 00:00:00", "queue").exit_code == 2
+
+
+def test_every_command_shows_its_examples_line_by_line(muster: Muster) -> None:
+    def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+        for name, command in group.commands.items():
+            yield (*path, name)
+            if isinstance(command, click.Group):
+                yield from commands(command, *path, name)
+
+    for path in commands(main):
+        lines = muster(*path, "-h").output.splitlines()
+        assert not [line for line in lines if line.count("muster ") > 1 and not line.startswith("  Muster")], path
+        if "  Examples:" in lines:
+            assert all(line.startswith("    muster ") for line in lines[lines.index("  Examples:") + 1 :]), path
+
+
+def test_errors_are_said_once_and_in_the_command_lines_words(muster: Muster) -> None:
+    for words, told in (
+        (("submit", "--gpus", "64", "--", "true"), "ask for less, or --wait-for-capacity to wait for more"),
+        (("submit", "--gpus", "1", "--signal", "X1", "--", "true"), "docs/jobs.md every field"),
+        (("audit", "--expect", "64:deadbeef"), "the chain after it, which is 32 hexadecimal digits"),
+        (("queues", "remove", "default"), "queue default stays"),
+    ):
+        said = muster(*words).stderr
+        assert said.count(told) == 1
+        assert "openapi" not in said
+        assert "wait_for_capacity=1" not in said
+
+
+def test_a_page_of_jobs_names_the_next_one_with_its_filters(muster: Muster) -> None:
+    for _ in range(3):
+        muster("submit", "--gpus", "1", "--", "true")
+    result = muster("jobs", "-q", "default", "--limit", "2")
+    assert result.stderr == "more: muster jobs --queue=default --limit=2 --after=3\n"
+    assert muster(*result.stderr.split()[2:]).output.splitlines()[1].split()[0] == "2"
 
 
 def test_exit_codes(muster: Muster) -> None:

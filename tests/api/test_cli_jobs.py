@@ -8,10 +8,12 @@ from functools import partial
 
 import pytest
 from api_harness import Background, FakeOutputs, Harness
-from click.testing import Result
+from click.testing import CliRunner, Result
 
-from muster.api import cli_jobs
+from muster.api import cli_base, cli_jobs
+from muster.api.cli import main
 from muster.api.times import moment, to_ms
+from muster.events.types import ExitStatus, JobRequeued, WorkerExited, WorkerStarted
 
 Muster = Callable[..., Result]
 
@@ -110,7 +112,7 @@ def test_cancel_by_filters_asks_first(muster: Muster, monkeypatch: pytest.Monkey
         if not next(answers):
             sys.exit(1)
 
-    monkeypatch.setattr(cli_jobs, "_is_terminal", lambda: True)
+    monkeypatch.setattr(cli_base, "is_terminal", lambda: True)
     monkeypatch.setattr("click.confirm", confirm)
     assert muster("cancel", "--name", "a").exit_code == 1
     assert _state(muster, 2) == "PENDING"
@@ -123,7 +125,11 @@ def test_cancel_by_filters_that_nothing_matches(muster: Muster, server: Backgrou
     server.do(partial(_run_to_end, code=0, jobs=[2]))
     for words in (("--user", "nobody"), ("--name", "a"), ("--state", "CD")):
         result = muster("cancel", *words)
-        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job matches\n")
+        assert (result.exit_code, result.stdout, result.stderr) == (
+            0,
+            "",
+            "nothing to cancel: no job that has not ended matches\n",
+        )
 
 
 def test_cancel_says_which_jobs_it_needs(muster: Muster) -> None:
@@ -147,7 +153,8 @@ def test_the_queue_is_filtered(muster: Muster, server: Background) -> None:
     assert names() == ["runs", "waits"]
     assert names("-t", "pending") == names("--state", "PD") == ["waits"]
     assert names("-t", "pd,starting") == names("-u", user, "-q", "default") == ["runs", "waits"]
-    assert names("-u", "nobody") == names("-q", "other") == []
+    assert names("-u", "nobody") == []
+    assert muster("queue", "-q", "other").exit_code == 3
     assert json.loads(muster("queue", "-t", "CF", "--json").output)["pending_count"] == 0
 
 
@@ -279,6 +286,70 @@ def test_logs_of_all_workers_of_what_waits_say_so(muster: Muster) -> None:
     assert "job 2 waits" in result.stderr
 
 
+async def _lose(harness: Harness, job: int = 2) -> None:
+    """A job's only worker is lost, which makes it wait again."""
+    attempt = harness.service.state.jobs[job].attempt
+    assert attempt is not None
+    worker = attempt.workers[0]
+    await harness.append(WorkerExited(worker.node, worker.incarnation, job, 1, 0, ExitStatus("lost")))
+    requeued, *_ = await harness.decide()
+    assert isinstance(requeued, JobRequeued)
+
+
+async def _again(harness: Harness, job: int) -> None:
+    """Its second attempt runs."""
+    await harness.decide()
+    attempt = harness.service.state.jobs[job].attempt
+    assert attempt is not None
+    worker = attempt.workers[0]
+    await harness.append(WorkerStarted(worker.node, worker.incarnation, job, 2, 0, 4243))
+
+
+async def _run_twice(harness: Harness) -> None:
+    await harness.decide()
+    await harness.start(3)
+    await _lose(harness, 3)
+    await _again(harness, 3)
+
+
+def test_the_output_of_an_earlier_attempt(muster: Muster, server: Background) -> None:
+    outputs = server.harness.outputs
+    assert isinstance(outputs, FakeOutputs)
+    server.do(lambda harness: harness.add_node("node-2"))
+    assert muster("submit", "--gpus", "1", "--", "true").output == "job 3\n"
+    outputs.texts |= {(3, 1, 0): b"first\n", (3, 2, 0): b"second\n"}
+    server.do(_run_twice)
+    assert json.loads(muster("show", "3", "--json").output)["attempts"] == 2
+
+    assert muster("logs", "3").output == muster("logs", "3", "--attempt", "2").output == "second\n"
+    assert muster("logs", "3", "--attempt", "1").output == "first\n"
+    result = muster("logs", "3", "--attempt", "3")
+    assert (result.exit_code, "it had attempts 1 to 2" in result.stderr) == (3, True)
+    result = muster("logs", "3", "--attempt", "1", "--rank", "1")
+    assert (result.exit_code, "it has ranks 0 to 0" in result.stderr) == (3, True)
+    del outputs.texts[3, 1, 0]
+    assert muster("logs", "3", "--attempt", "1").exit_code == 69
+    assert muster("logs", "3", "--attempt", "1", "--all").exit_code == 2
+
+
+def test_elapsed_is_of_the_present_attempt(muster: Muster, server: Background) -> None:
+    assert muster("submit", "--gpus", "1", "--", "true").output == "job 2\n"
+    server.do(lambda harness: harness.decide())
+    server.do(lambda harness: harness.start(2))
+    first = json.loads(muster("show", "2", "--json").output)
+    assert first["attempt_started"] == first["started"]
+    assert " first, " not in muster("show", "2").output
+    server.do(_lose)
+    waits = json.loads(muster("show", "2", "--json").output)
+    assert (waits["state"], waits["attempts"], waits["started"]) == ("PENDING", 1, first["started"])
+    assert (waits["attempt_started"], waits["elapsed_ms"]) == (None, None)
+    server.do(partial(_again, job=2))
+    second = json.loads(muster("show", "2", "--json").output)
+    assert (second["state"], second["started"]) == ("RUNNING", first["started"])
+    assert second["attempt_started"] > first["started"]
+    assert f"{to_ms(second['attempt_started'])} in attempt 2" in muster("show", "2").output
+
+
 # -- nodes ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,12 +361,40 @@ def test_a_cordon_without_a_reason_has_none(muster: Muster, server: Background) 
     assert len(line.split()) == 3
 
 
-@pytest.mark.parametrize(
-    ("letters", "without"), [(0, set()), (120, set()), (119, {"PRIORITY"}), (99, {"PRIORITY", "QUEUE"})]
-)
-def test_a_narrow_terminal_shows_fewer_columns(
-    muster: Muster, monkeypatch: pytest.MonkeyPatch, letters: int, without: set[str]
+# -- the width ------------------------------------------------------------------------------------------------------
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_the_reason_in_short(
+    muster: Muster, server: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_jobs, "width", lambda: letters)
-    shown = muster("queue").output.split()
-    assert {"JOBID", "STATE", "USER", "QUEUE", "PRIORITY", "WHY"} - set(shown) == without
+    monkeypatch.setenv("LOGNAME", "ada")
+    _submit(muster, "runs", 8)
+    server.do(lambda harness: harness.decide())
+    _submit(muster, "waits")
+
+    def shown(letters: int) -> list[str]:
+        monkeypatch.setattr(cli_jobs, "width", lambda: letters)
+        lines: list[str] = muster("queue").output.splitlines()
+        assert not letters or max(map(len, lines)) <= letters
+        return lines
+
+    assert shown(0)[0].split()[-2:] == ["NODES", "WHY"]
+    assert shown(200) == shown(0)
+    for letters, left_out in (
+        (109, {"PRIORITY", "QUEUE"}),
+        (99, {"PRIORITY", "QUEUE", "SUBMITTED"}),
+        (60, {"PRIORITY", "QUEUE", "SUBMITTED", "NODES"}),
+    ):
+        titles, _, waits = shown(letters)
+        assert {"PRIORITY", "QUEUE", "SUBMITTED", "NODES"} - set(titles.split()) == left_out
+        assert titles.split()[-2:] == ["REASON", "WHY"]
+        assert "  room    wa" in waits
+
+
+def test_columns_count_off_a_terminal_too(muster: Muster, server: Background) -> None:
+    _submit(muster, "a")
+    told = {"MUSTER_SERVER": server.harness.url}
+    full = CliRunner().invoke(main, ["queue"], env={**told, "COLUMNS": None}).output.splitlines()
+    cut = CliRunner().invoke(main, ["queue"], env={**told, "COLUMNS": "60"}).output.splitlines()
+    assert max(map(len, full)) > 60
+    assert max(map(len, cut)) == 60

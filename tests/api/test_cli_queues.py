@@ -9,8 +9,10 @@ import pytest
 from api_harness import Background
 from click.testing import CliRunner, Result
 
+from muster.api import cli_base
 from muster.api.cli import main
 
+ONLY_SAID = "a dry run: nothing was changed\n"
 Muster = Callable[..., Result]
 CLUSTER = """
 [[queue]]
@@ -37,7 +39,10 @@ def cluster(tmp_path: Path) -> str:
 def test_one_file_serves_queues_and_policy(muster: Muster, cluster: str) -> None:
     assert muster("queues", "apply", cluster).output == "queue research: made\nqueue research/vision: made\n"
     assert muster("queues", "apply", cluster).output == "queue research: unchanged\nqueue research/vision: unchanged\n"
-    assert muster("policy", "apply", cluster).output == "policy: changed\n"
+    assert muster("policy", "apply", cluster).output == (
+        "policy: changed: ageing 10 -> 20, lanes.small.devices none -> 1, lanes.small.max_devices none -> 1,"
+        " lanes.small.max_time none -> 1h\n"
+    )
     assert muster("policy", "apply", cluster).output == "policy: unchanged\n"
     assert json.loads(muster("state", "--json").output)["sequence"] == 4  # a node, two queues, a policy
 
@@ -66,7 +71,78 @@ def test_a_queue_is_removed_and_pruned(muster: Muster, cluster: str, tmp_path: P
     assert muster("queues", "remove", "default").exit_code == 4
     other = tmp_path / "other.json"
     other.write_text('{"queue": [{"name": "ops"}]}')
-    assert muster("queues", "apply", str(other), "--prune").output == "queue ops: made\nqueue research: removed\n"
+    refused = muster("queues", "apply", str(other), "--prune")
+    assert (refused.exit_code, "this would remove 1 queue: research" in refused.stderr) == (2, True)
+    told = "queue ops: made\nqueue research: removed\n"
+    assert muster("queues", "apply", str(other), "--prune", "--dry-run").output == f"{told}{ONLY_SAID}"
+    assert muster("queues", "apply", str(other), "--prune", "--yes").output == told
+
+
+def test_pruning_asks_first(muster: Muster, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    muster("queues", "apply", cluster)
+    other = tmp_path / "other.toml"
+    other.write_text('[[queue]]\nname = "research"\nguarantee = "60%"\n')
+    asked: list[str] = []
+    monkeypatch.setattr(cli_base, "is_terminal", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda question, **_: asked.append(question))
+
+    assert muster("queues", "apply", str(other), "--prune").output.splitlines()[1] == "queue research/vision: removed"
+    assert muster("queues", "apply", str(other), "--prune").exit_code == 0
+    assert asked == ["remove 1 queue (research/vision)?"]
+
+
+def test_what_changes_is_told_and_can_be_tried(muster: Muster, cluster: str, tmp_path: Path) -> None:
+    muster("queues", "apply", cluster)
+    muster("policy", "apply", cluster)
+    other = tmp_path / "other.toml"
+    other.write_text(
+        '[[queue]]\nname = "research"\nguarantee = "50%"\npriority = "P1"\n[[queue]]\nname = "research/vision"\n'
+        '[policy]\nhalf_life = "7d"\nlanes = [{ name = "small", devices = 2, max_time = "90m" }]\n'
+    )
+    queues = (
+        "queue research: changed: guarantee 60% -> 50%, priority none -> 600\n"
+        "queue research/vision: changed: limit 2 -> none\n"
+    )
+    policy = (
+        "policy: changed: ageing 20 -> 10, half_life 24h -> 7d, lanes.small.devices 1 -> 2,"
+        " lanes.small.max_time 1h -> 1h30m\n"
+    )
+    for command, told in (("queues", queues), ("policy", policy)):
+        assert muster(command, "apply", str(other), "--dry-run").output == f"{told}{ONLY_SAID}"
+        before = json.loads(muster("state", "--json").output)["sequence"]
+        assert muster(command, "apply", str(other)).output == told
+        assert json.loads(muster("state", "--json").output)["sequence"] > before
+        assert ": unchanged" in muster(command, "apply", str(other), "--dry-run").output
+    assert json.loads(muster("state", "--json").output)["sequence"] == 7  # 1 node, 4 of queues, 2 of the policy
+
+
+def test_a_queue_is_shown_in_full(muster: Muster, server: Background, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        '[[queue]]\nname = "a"\nguarantee = "75%"\nlend = 2\nlimit = 7\nuser_limit = "50%"\n[[queue]]\nname = "a/b"\n'
+    )
+    muster("queues", "apply", str(file))
+    muster("submit", "--queue", "a/b", "--gpus", "2", "--", "true")
+    muster("submit", "--queue", "a/b", "--gpus", "3", "--", "true")
+    server.do(lambda harness: harness.decide())
+    shown = muster("queues", "a").output
+    assert muster("queues", "show", "a").output == shown
+
+    lines = {line[:15].strip(): line[17:] for line in shown.splitlines()}
+    assert lines["takes jobs"] == "no: they wait in the queues below it"
+    assert (lines["running"], lines["pending"]) == ("1", "1")
+    assert lines["holds"].startswith("2 devices, 25.0% of the cluster")
+    assert (lines["guarantee"], lines["lend"]) == ("75% (6 devices)", "2 (it keeps 4 devices)")
+    assert (lines["limit"], lines["user_limit"]) == ("7", "50% (3.5 devices)")
+    assert (lines["borrow"], lines["reclaim"], lines["urgent_from"]) == ("all", "preempt", "900")
+    assert shown.splitlines()[-2].split() == ["USER", "RUNNING", "PENDING", "HELD"]
+    assert shown.splitlines()[-1].split()[1:] == ["1", "1", "2"]
+    row = json.loads(muster("queues", "a", "--json").output)
+    assert (row["bounds_milli"]["kept"], row["bounds_milli"]["borrow"]) == (4_000, None)
+    assert json.loads(muster("at", "3", "queues", "a", "--json").output)["users"] == []
+    result = muster("queues", "nope")
+    assert (result.exit_code, "no queue nope: there are a, a/b, default" in result.stderr) == (3, True)
+    assert "No such command 'aply'" in muster("queues", "aply", str(file)).stderr
 
 
 def test_a_wrong_file_is_told_with_its_places(muster: Muster, tmp_path: Path) -> None:
@@ -101,7 +177,7 @@ def test_the_policy_is_shown_as_a_file(muster: Muster, cluster: str, tmp_path: P
     assert "ageing = 20 # the default is 10" in lines
     assert 'backfill.mode = "easy" # the default' in lines
     assert tomllib.loads(shown)["policy"]["lanes"] == [
-        {"name": "small", "devices": 1, "max_devices": 1, "max_time": 3600}
+        {"name": "small", "devices": 1, "max_devices": 1, "max_time": "1h"}
     ]
     again = tmp_path / "again.toml"
     again.write_text(shown)
@@ -122,8 +198,8 @@ def test_options_stand_before_or_after_the_subcommand(server: Background, cluste
 
 
 def test_what_a_job_says_of_its_place_and_its_end(muster: Muster, tmp_path: Path) -> None:
-    words = ("--priority", "P1", "--time-limit", "2h", "--estimate", "3600", "--on-timeout", "requeue", "--no-preempt",
-             "--signal", "USR2@120", "--grace", "30s")  # fmt: skip
+    words = ("--priority", "P1", "--time-limit", "2h", "--estimate", "1:00:00", "--on-timeout", "requeue",
+             "--no-preempt", "--signal", "USR2@120", "--grace", "30s")  # fmt: skip
     assert muster("submit", "--gpus", "1", *words, "--", "true").exit_code == 0
     job = json.loads(muster("show", "2", "--json").output)
     assert job["priority"] == 600
@@ -132,6 +208,10 @@ def test_what_a_job_says_of_its_place_and_its_end(muster: Muster, tmp_path: Path
     shown = muster("show", "2").output
     assert "expected    1:00:00" in shown.replace("01:00:00", "1:00:00")
     assert "time_limit = 02:00:00" in shown
+
+    for option in ("--time-limit", "--estimate", "--grace"):
+        result = muster("submit", "--gpus", "1", option, "30", "--", "true")
+        assert (result.exit_code, f"write {option} 30s for seconds" in result.stderr) == (2, True)
 
     script = tmp_path / "train.sh"
     script.write_text('#!/bin/sh\n#MUSTER gpus = 1\n#MUSTER priority = 42\n#MUSTER limits.time_limit = "90s"\ntrue\n')

@@ -75,6 +75,27 @@ async def test_the_queue_shows_when_those_that_wait_are_expected_to_start(
     assert then["pending"][0]["expected_start"] == then["time"]
 
 
+async def test_what_is_to_come_counts_from_now_and_in_the_past_from_then(
+    harness: Harness, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.add_node("node-1")
+    first = await harness.append(JobSubmitted("ada", JobSpec(command=["true"], gpus=8, limits=AN_HOUR)), "default")
+    second = await _submit(harness, 8, "second")
+    await harness.decide()
+    await harness.start(first)
+    state = harness.service.state
+    before, now_ns = state.time_at, state.timestamp_ns + 600 * 10**9
+    monkeypatch.setattr("muster.api.service.time.time_ns", lambda: now_ns)
+
+    path = f"/v1/jobs/{second}/explain"
+    assert (await _get(http, path))["explanation"]["expected"]["in_ms"] == 3_000_000
+    assert (await _get(http, path, at=state.sequence))["explanation"]["expected"]["in_ms"] == 3_600_000
+    then, now = [(await _get(http, "/v1/queue", start=1, **at)) for at in ({"at": state.sequence}, {})]
+    assert then["pending"][0]["expected_start"] == now["pending"][0]["expected_start"]
+    assert (then["running"][0]["elapsed_ms"], now["running"][0]["elapsed_ms"]) == (0, 600_000)
+    assert state.time_at == before
+
+
 async def test_the_queue_counts_all_that_wait_and_shows_a_page(harness: Harness, http: aiohttp.ClientSession) -> None:
     jobs = [await _submit(harness, 1, user=user) for user in ("ada", "bob", "ada")]
     page = await _get(http, "/v1/queue", limit=1)
