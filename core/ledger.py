@@ -5,6 +5,7 @@ Everything is a sum of claims and of reservations; `leaving` is the part that is
 ledger and takes back what it planned.
 """
 
+from functools import reduce
 from typing import Final, Literal, NamedTuple
 
 from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, Queue, Tree, Vector, minus, plus, within
@@ -177,16 +178,11 @@ class Ledger:
 
     def _kept_by_others(self, queue: Queue, *, staying: bool) -> Vector:
         """What other queues keep for themselves and do not hold."""
-        kept = NOTHING
-        counted: list[Queue] = []
-        for keeper in self.tree.keepers:  # parents come before their children
-            if queue.is_under(keeper) or any(keeper.is_under(other) for other in counted):
-                continue
-            held = self.staying(keeper) if staying else self.held[keeper.path]
-            a, b, c, d = minus(keeper.kept, held)
-            kept = plus(kept, (max(a, 0), max(b, 0), max(c, 0), max(d, 0)))
-            counted.append(keeper)
-        return kept
+        held = self.staying if staying else self._held
+        return reduce(plus, (kept for _, kept in self.tree.keeping(queue, held)), NOTHING)
+
+    def _held(self, queue: Queue) -> Vector:
+        return self.held[queue.path]
 
 
 def _book(sums: dict[tuple[str, str], Vector] | dict[str, Vector], key: object, claim: Vector) -> None:

@@ -7,7 +7,7 @@ from muster.core.conversion import Problem
 from muster.core.ledger import Ledger, Obstacle
 from muster.core.policy_check import plural
 from muster.core.quantities import DEFAULT_PRIORITY, duration_text, priority_number
-from muster.core.queues import ENDLESS, UNBOUNDED, BoundLane, Queue, Tree, Vector, resolve
+from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, BoundLane, Queue, Tree, Vector, resolve
 from muster.core.releasing import least_vector
 from muster.core.resources import demand_of
 from muster.core.state import Job, Node, State
@@ -131,9 +131,9 @@ def _sum(tree: Tree, queue: Queue, broken: Obstacle, place: int) -> str:
     names = broken.name.split(", ")
     keepers = [_lane_keeps(lane) for lane in tree.lanes if broken.kind == "lane" and lane.name in names]
     keepers += [
-        f"queue {keeper.path} keeps {_figure(keeper.kept, place)} that it lends to nobody"
-        for keeper in _keepers(tree, queue)
-        if keeper.kept[place]
+        f"queue {keeper.path} keeps {_figure(kept, place)} that it lends to nobody"
+        for keeper, kept in tree.keeping(queue, lambda _: NOTHING)
+        if kept[place]
     ]
     a, b, c, d = broken.bound
     left = _figure((max(0, a), max(0, b), max(0, c), max(0, d)), place)
@@ -141,15 +141,6 @@ def _sum(tree: Tree, queue: Queue, broken: Obstacle, place: int) -> str:
         f"asks for {_amount(broken.adds, place)}: the cluster has {_figure(tree.total, place)}, of which "
         f"{' and '.join(keepers)}, so {left} {'is' if left == '1' else 'are'} left"
     )
-
-
-def _keepers(tree: Tree, queue: Queue) -> list[Queue]:
-    """The queues that keep something from another; what a queue below one of them keeps is in that."""
-    found: list[Queue] = []
-    for keeper in tree.keepers:  # parents come before their children
-        if not queue.is_under(keeper) and not any(keeper.is_under(other) for other in found):
-            found.append(keeper)
-    return found
 
 
 def _figure(amounts: Vector, place: int) -> str:

@@ -5,7 +5,8 @@ the first only; a percentage bounds all four. A queue's share is the dominant on
 millionths of the cluster.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Final
 
 from muster.core.quantities import MILLION, percent_ppm, priority_number
@@ -34,6 +35,16 @@ def minus(a: Vector, b: Vector) -> Vector:
 def within(a: Vector, bound: Vector) -> bool:
     """Whether no dimension is above its bound."""
     return a[0] <= bound[0] and a[1] <= bound[1] and a[2] <= bound[2] and a[3] <= bound[3]
+
+
+def above(a: Vector, floor: Vector) -> Vector:
+    """How far each dimension is above a floor, at least nothing."""
+    return max(0, a[0] - floor[0]), max(0, a[1] - floor[1]), max(0, a[2] - floor[2]), max(0, a[3] - floor[3])
+
+
+def greater(a: Vector, b: Vector) -> Vector:
+    """The larger of each dimension."""
+    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])
 
 
 def lesser(a: Vector, b: Vector) -> Vector:
@@ -187,6 +198,21 @@ class Tree:
     def _guaranteed_ppm(self, queue: Queue) -> int:
         return 0 if queue.guarantee == NOTHING else queue.guarantee[0] * MILLION // max(1, self.total[0])
 
+    def keeping(self, queue: Queue, held: Callable[[Queue], Vector]) -> list[tuple[Queue, Vector]]:
+        """The outermost queues that keep something from another, and how much beside what they hold: of their own
+        guarantee, or for those in them together, whichever is more."""
+        found: list[tuple[Queue, Vector]] = []
+        for keeper in self.keepers:  # parents come before their children
+            if not queue.is_under(keeper) and not any(keeper.is_under(other) for other, _ in found):
+                found.append((keeper, _keeps(keeper, held)))
+        return found
+
     def share_ppm(self, used: Vector) -> int:
         """The dominant share of the cluster, in millionths."""
         return max((part * MILLION // whole for part, whole in zip(used, self.total, strict=True) if whole), default=0)
+
+
+def _keeps(queue: Queue, held: Callable[[Queue], Vector]) -> Vector:
+    """What a queue and those in it keep and do not hold."""
+    inside = reduce(plus, (_keeps(child, held) for child in queue.children), NOTHING)
+    return inside if queue.kept == NOTHING else greater(inside, above(queue.kept, held(queue)))
