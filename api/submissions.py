@@ -98,7 +98,7 @@ def _check_capacity(service: Service, spec: JobSpec) -> None:
             422,
             "never_fits",
             "this job can never be placed on this cluster",
-            next_step="ask for less, or submit with wait_for_capacity=1 (--wait-for-capacity) to wait for more",
+            next_step="ask for less, or submit with wait_for_capacity=1 to wait for more",
             errors=[FieldError(each.pointer, each.detail) for each in problems],
         )
 

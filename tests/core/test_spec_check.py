@@ -7,6 +7,7 @@ import pytest
 from cluster_script import Script
 
 from muster.core.conversion import SpecError
+from muster.core.quantities import duration_text, parse_duration_s
 from muster.core.spec_check import capacity_problems, check_spec, flaw
 from muster.events.spec import GpuSpec, JobSpec, LimitsSpec, PreemptionSpec
 
@@ -138,6 +139,26 @@ def test_durations_become_seconds_and_priorities_numbers() -> None:
     assert (spec.limits.on_timeout, spec.preemption.signal, spec.preemption.grace) == ("requeue", "USR2@120", 30)
     assert check_spec({"command": "x", "gpus": 1, "priority": 0}).priority == 0
     assert check_spec({"command": "x", "gpus": 1}).priority is None
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("0:04", 4), ("5:00", 300), ("90:00", 5_400), ("1:00:00", 3_600), ("01:30:00", 5_400), ("1-00:00:00", 86_400)],
+)
+def test_durations_are_read_as_they_are_printed(written: str, seconds: int) -> None:
+    assert parse_duration_s(written) == seconds
+    assert parse_duration_s(duration_text(seconds)) == seconds
+
+
+@pytest.mark.parametrize("written", ["30", "1:60", "1-2:03", "1:2:03", ":30", "1:", "-1:00", "1h:30"])
+def test_durations_that_could_mean_two_things_are_none(written: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration_s(written)
+
+
+def test_durations_are_told_with_their_units() -> None:
+    texts = [duration_text(seconds) for seconds in (0, 90, 120, 3_600, 5_400, 3_601, 86_400, 90_000, 604_800)]
+    assert texts == ["0s", "90s", "2m", "1h", "1h30m", "1h1s", "24h", "1d1h", "7d"]
 
 
 def test_every_signal_of_this_machine_that_can_be_heard_is_known() -> None:
