@@ -7,7 +7,7 @@ import msgspec
 from muster.api.times import rfc3339_or_none
 from muster.core.cluster import Cluster
 from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, Queue, Tree, resolve
-from muster.core.state import ENDED, State
+from muster.core.state import ENDED, Job, State
 from muster.events.policy import OrderName, Policy, Portion, QueueSpec
 
 
@@ -77,27 +77,22 @@ class _Counts:
 
 
 def queue_rows(cluster: Cluster) -> list[QueueRow]:
-    """All queues, each before those below it. What waits is counted by lines, not by jobs."""
+    """All queues, each before those below it. What waits and what runs is counted by lines, not by jobs."""
     state, ledger = cluster.state, cluster.ledger()
     tree = ledger.tree
     counts = {path: _Counts() for path in tree.queues}
     for path, line in cluster.lines.by_queue.items():
         _count(counts, tree, path, pending=len(line.keys))
-    for job_id in state.rooms:
-        _count(counts, tree, state.jobs[job_id].spec.queue, pending=1)
-    for job_id, devices_milli in _held(cluster).items():
-        _count(counts, tree, state.jobs[job_id].spec.queue, running=1, held_milli=devices_milli)
+    for path, ends in cluster.schedule.by_queue.items():
+        _count(counts, tree, path, running=len(ends))
+    for job_id in cluster.to_judge:  # its attempt is over, and it has not been requeued yet
+        _count(counts, tree, state.jobs[job_id].spec.queue, running=1)
+    for room in state.rooms.values():
+        reserved_milli = sum(cluster.vector_of(*claim)[0] for claim in cluster.room_claims(room))
+        _count(counts, tree, state.jobs[room.job].spec.queue, pending=1, held_milli=-reserved_milli)
+    for path, held in ledger.held.items():
+        counts[path].held_milli += held[0]
     return [_row(queue, counts[path], tree.share_ppm(ledger.staying(queue))) for path, queue in tree.queues.items()]
-
-
-def _held(cluster: Cluster) -> dict[int, int]:
-    """Live job → thousandths of devices that it holds."""
-    held: dict[int, int] = dict.fromkeys(cluster.to_judge, 0)
-    for workers in cluster.workers_on.values():
-        for (job_id, _), worker in workers.items():
-            devices_milli = len(worker.devices) * cluster.demand(cluster.state.jobs[job_id]).compute
-            held[job_id] = held.get(job_id, 0) + devices_milli
-    return held
 
 
 def _count(
@@ -123,6 +118,14 @@ def queue_answer(cluster: Cluster, name: str) -> QueueAnswer:
     )
 
 
+def _held_milli(cluster: Cluster, job: Job) -> int:
+    """Thousandths of devices that a job holds, as the ledger counts them."""
+    if job.attempt is None or not cluster.is_live(job):
+        return 0
+    demand, workers = cluster.demand(job), job.attempt.workers
+    return sum(cluster.vector_of(cluster.share_of(job, each), demand)[0] for each in workers if each.phase != "gone")
+
+
 def _bounds_milli(queue: Queue) -> dict[str, int | None]:
     spec = queue.spec
     bounds = {
@@ -140,7 +143,6 @@ def _bounds_milli(queue: Queue) -> dict[str, int | None]:
 
 def _users(cluster: Cluster, queue: Queue) -> list[QueueUser]:
     counts: dict[str, _Counts] = {}
-    held = _held(cluster)
     queues = cluster.ledger().tree.queues
     for job in cluster.state.jobs.values():
         its_queue = queues.get(job.spec.queue)
@@ -148,7 +150,7 @@ def _users(cluster: Cluster, queue: Queue) -> list[QueueUser]:
             count = counts.setdefault(job.user, _Counts())
             count.pending += job.phase == "PENDING"
             count.running += job.phase != "PENDING"
-            count.held_milli += held.get(job.id, 0)
+            count.held_milli += _held_milli(cluster, job)
     users = [QueueUser(user, each.running, each.pending, each.held_milli) for user, each in counts.items()]
     return sorted(users, key=lambda each: (-each.devices_held_milli, each.user))
 

@@ -141,6 +141,41 @@ async def test_each_queue_shows_what_it_holds(harness: Harness, http: aiohttp.Cl
     assert rows["research/vision"]["order"] == "fair"
 
 
+async def test_room_that_is_reserved_is_not_held(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1", devices=8)
+    await good(http, "PUT", "/v1/policy", {"preemption": {"min_runtime": 0}})
+    first = await submit(harness, "default", 8)
+    await harness.decide()
+    await harness.start(first)
+    await submit(harness, "default", 6, priority=900)
+    assert "RoomReserved" in [type(event).__name__ for event in await harness.decide()]
+
+    row = await good(http, "GET", "/v1/queues/default")
+
+    assert (row["running"], row["pending"], row["devices_held_milli"]) == (1, 1, 8_000)
+    assert row["users"] == [{"user": "ada", "running": 1, "pending": 1, "devices_held_milli": 8_000}]
+
+
+async def test_a_dry_run_changes_nothing(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await good(http, "PUT", "/v1/queues", {"queues": [{"name": "a", "limit": 2, "weight": 3}, {"name": "b"}]})
+    wanted = {"queues": [{"name": "a", "limit": "50%"}, {"name": "c"}]}
+    told = await good(http, "PUT", "/v1/queues", wanted, prune=1, dry_run="true")
+    assert (told["made"], told["changed"], told["removed"], told["dry_run"]) == (["c"], ["a"], ["b"], True)
+    assert told["changes"] == {
+        "a": [{"field": "weight", "before": 3, "after": 1}, {"field": "limit", "before": 2, "after": "50%"}]
+    }
+    policy = {"preemption": {"mode": "none"}, "lanes": [{"name": "small", "devices": 1}]}
+    told = await good(http, "PUT", "/v1/policy", policy, dry_run=1)
+    assert told["changes"] == [
+        {"field": "preemption.mode", "before": "cold", "after": "none"},
+        {"field": "lanes.small.devices", "before": None, "after": 1},
+        {"field": "lanes.small.max_devices", "before": None, "after": 1},
+    ]
+    assert (await good(http, "PUT", "/v1/queues/b", {"limit": 1}, dry_run=1))["changed"] == ["b"]
+    assert (await pointers(http, "PUT", "/v1/queues/x/y", {}))["/name"].startswith("there is no queue x")
+    assert len(harness.log.entries) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "pointer", "words"),
     [

@@ -88,7 +88,7 @@ def test_a_job_above_a_bound(queue: dict[str, Any], fields: dict[str, Any], poin
         ({"max_job_devices": 2}, {"gpus": 2}),
         ({"limit": "50%"}, {"gpus": 2, "cpus": 8, "memory": 65_536}),
         ({"limit": 2}, {"gpus": 2, "cpus": 16}),  # a number of devices bounds devices only
-        ({"limit": 1}, {"gpus": 2, "gpu": GpuSpec(compute=0.5)}),
+        ({"limit": 1}, {"gpus": 2, "gpu": GpuSpec(compute=0.5, memory=8_192)}),
         ({"urgent_limit": 1}, {"gpus": 2, "priority": 899}),
         ({"limit": 0}, {"gpus": 0, "cpus": 32}),
     ],
@@ -116,7 +116,7 @@ def test_devices_that_a_lane_keeps_are_in_the_sum() -> None:
         "asks for 4 devices: the cluster has 4, of which lane small keeps 1 for jobs of at most 1 device, so 3 are left"
     )
     assert sizes(tree(lanes=(small,)), 3) == []
-    assert sizes(tree(lanes=(small,)), 4, gpu=GpuSpec(compute=0.75)) == []
+    assert sizes(tree(lanes=(small,)), 4, gpu=GpuSpec(compute=0.75, memory=8_192)) == []
 
 
 def test_several_lanes_add_up_for_jobs_that_none_admits() -> None:
