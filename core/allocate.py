@@ -21,6 +21,7 @@ from muster.core.queues import ENDLESS, NOTHING, Queue, plus
 from muster.core.releasing import Asker
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
+from muster.core.turns import OpenLine, Turns
 
 Verdict = Literal["taken", "passed", "full"]
 
@@ -30,18 +31,6 @@ BACKFILLED: Final = "; backfilled past job "
 
 LOOK_NS: Final = 60 * SECOND_NS
 """How long a pass that nobody knows the outlook of is not taken again while nothing changes."""
-
-
-class OpenLine:
-    """A queue's line as a pass works through it. `depth` is how many jobs are still looked at (none is behind a head
-    while `blocked_by` is 0)."""
-
-    __slots__ = ("blocked_by", "depth", "jobs")
-
-    def __init__(self, jobs: Iterator[int]) -> None:
-        self.jobs = jobs
-        self.blocked_by = 0
-        self.depth = ENDLESS
 
 
 class Allocator:
@@ -59,23 +48,18 @@ class Allocator:
             if only is None
             else {path: OpenLine(iter(jobs)) for path, jobs in only.items()}
         )
-        self._open: Final[dict[str, int]] = {}  # queue → how many open lines are under it
-        self._standings: Final[dict[str, tuple[int, int, str]]] = {}
+        self._turns: Final = Turns(draft, self.lines)
         self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
-        self._turn: str | None = None  # whose line it is until a share changes or the line is done
         self.shadow: Shadow | None = None
         self._asker: Asker | None = None  # whose shadow it is
         self.holds: Final[dict[str, Hold]] = {}
         self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
         self._strict_under: Final[list[Queue]] = []  # where others do not go beyond their shares for such heads
         self._wake_at = ENDLESS
-        for path in self.lines:
-            for queue in draft.ledger.tree.queues[path].upwards():
-                self._open[queue.path] = self._open.get(queue.path, 0) + 1
 
     def outlook(self) -> tuple[int | None, int]:
         """Until when nothing can start if nothing changes (None = who knows), and when to look again in any case."""
-        wake_at = min(self._wake_at, self._preemptor.wake_at or ENDLESS)
+        wake_at = min(self._wake_at, self._turns.wake_at, self._preemptor.wake_at or ENDLESS)
         fair = any(len(line.users) > 1 for line in self._cluster.lines.by_queue.values())
         if fair or self._preemptor.tried:  # as time goes by another user may come first, or other victims be cheaper
             return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
@@ -106,17 +90,15 @@ class Allocator:
 
     def turns(self) -> Iterator[Job]:
         """Work through the lines likewise, and give each job just before it is considered."""
-        while (path := self._next_line()) is not None:
+        while (path := self._turns.next_line()) is not None:
             line = self.lines[path]
-            job_id = next(line.jobs, None) if line.depth > 0 else None
-            if job_id is None:
-                self._close_line(path)
-                continue
-            line.depth -= 1
-            job = self._cluster.state.jobs[job_id]
+            assert line.next is not None
+            job = self._cluster.state.jobs[line.next]
             yield job
-            if self._consider(line, job) == "full":
+            verdict = self._consider(line, job)
+            if verdict == "full":
                 return
+            self._turns.looked_at(path, started=verdict == "taken")
 
     # -- whose turn it is -----------------------------------------------------------------------------------------
 
@@ -134,41 +116,13 @@ class Allocator:
 
     def by_turn(self) -> Iterator[int]:
         """The jobs in the order in which they are looked at, each as if it had started before the next one."""
-        while (path := self._next_line()) is not None:
-            job_id = next(self.lines[path].jobs, None)
-            if job_id is None:
-                self._close_line(path)
-                continue
+        while (path := self._turns.next_line()) is not None:
+            job_id = self.lines[path].next
+            assert job_id is not None
             asker = Asker(self._draft, self._cluster.state.jobs[job_id], NOWHERE)
             self._draft.suppose(asker.claimant, asker.least)
-            self._turn = None
-            for queue in self._draft.ledger.tree.queues[path].upwards():
-                self._standings.pop(queue.path, None)
+            self._turns.looked_at(path, started=True)
             yield job_id
-
-    def _next_line(self) -> str | None:
-        """The open line of the queue that is furthest under its share, from the top of the tree down."""
-        if self._turn is not None:
-            return self._turn
-        queue = self._draft.ledger.tree.root
-        while queue.children:
-            open_children = [child for child in queue.children if self._open.get(child.path)]
-            if not open_children:
-                return None
-            queue = open_children[0] if len(open_children) == 1 else min(open_children, key=self._standing)
-        self._turn = queue.path
-        return self._turn
-
-    def _standing(self, queue: Queue) -> tuple[int, int, str]:
-        standing = self._standings.get(queue.path)
-        if standing is None:
-            standing = self._standings[queue.path] = self._draft.ledger.standing(queue)
-        return standing
-
-    def _close_line(self, path: str) -> None:
-        self._turn = None
-        for queue in self._draft.ledger.tree.queues[path].upwards():
-            self._open[queue.path] -= 1
 
     # -- one job --------------------------------------------------------------------------------------------------
 
@@ -226,9 +180,7 @@ class Allocator:
             return "full"
         if lasting and shadow is not None:
             shadow.note_started(asker.claimant, claims, exact)
-        self._turn = None
         for queue in asker.claimant.queue.upwards():
-            self._standings.pop(queue.path, None)
             hold = self.holds.get(queue.path)
             if hold is not None and not ends_in_time(draft, job, hold.at):
                 hold.note(asker.claimant, exact)
@@ -258,8 +210,7 @@ class Allocator:
         if made is False:
             return "full"
         if made:
-            self._turn = None
-            self._standings.clear()
+            self._turns.forget_shares()
             self._renew_shadow()
             return "taken"
         line.blocked_by = job.id
@@ -310,9 +261,9 @@ def may_wait(cluster: Cluster, asker: Asker, obstacles: list[Obstacle]) -> bool:
     """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's
     nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it, nor where its
     queue's bounds or the lanes would keep it for ever."""
-    if any(obstacle.kind in OWN for obstacle in obstacles) or not cluster.could_hold(asker.job):
+    if any(obstacle.kind in OWN for obstacle in obstacles):
         return False
-    return cluster.could_admit(asker.claimant, asker.least)
+    return cluster.could_start(asker.claimant, asker.job, asker.least)
 
 
 def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:

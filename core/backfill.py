@@ -150,7 +150,9 @@ def hold_limit(draft: Draft, asker: Asker, queue: Queue) -> Hold:
 
 
 def ends_in_time(draft: Draft, job: Job, at: int) -> bool:
-    """Whether a job that starts now is expected to have ended by then."""
+    """Whether a job that starts now is expected to have ended by then; not where nobody knows when that is."""
+    if at == ENDLESS:
+        return False
     seconds = expected_s(draft.cluster.state, job)[0]
     return seconds > 0 and draft.plan.now_at + seconds * SECOND_NS <= at
 

@@ -8,6 +8,9 @@ from muster.events.spec import JobSpec
 
 GRACE_MS: Final = 10_000
 """How long a worker may take to end after TERM, where its job does not say."""
+GRACE_MOST_MS: Final = 600_000
+NOTICE_MOST_MS: Final = 3_600_000
+"""More than that no job may keep others waiting for."""
 NOTICE_MS: Final = 60_000
 """How long a worker may take to end after its job's own signal, where that does not say."""
 
@@ -59,10 +62,10 @@ def stop_commands(spec: JobSpec | None, order: Stop, cause: t.StopCause) -> list
     """The stops of a decision. A job that is stopped for no fault of its own is told by its signal first."""
     grace_ms, signal, notice_ms = GRACE_MS, "", 0
     if spec is not None and isinstance(spec.preemption.grace, int):
-        grace_ms = spec.preemption.grace * 1000
+        grace_ms = min(spec.preemption.grace * 1000, GRACE_MOST_MS)
     if spec is not None and spec.preemption.signal and cause in ("preempted", "timed_out"):
         signal, _, notice = spec.preemption.signal.partition("@")
-        notice_ms = int(notice) * 1000 if notice else NOTICE_MS
+        notice_ms = min(int(notice) * 1000, NOTICE_MOST_MS) if notice else NOTICE_MS
     return [
         t.StopWorker(order.job, order.attempt, ref.rank, ref.node, ref.incarnation, cause, grace_ms, signal, notice_ms)
         for ref in order.workers

@@ -6,9 +6,9 @@ what they will get.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from muster.core.allocate import Allocator, OpenLine, exclusions
+from muster.core.allocate import Allocator, exclusions
 from muster.core.backfill import ends_in_time
 from muster.core.cluster import Cluster
 from muster.core.holdings import Claim
@@ -17,6 +17,9 @@ from muster.core.plan import Draft, Plan, place_with_port
 from muster.core.releasing import Asker
 from muster.core.reservations import use_reservations
 from muster.core.state import Job
+
+if TYPE_CHECKING:
+    from muster.core.turns import OpenLine
 
 
 class Turn:

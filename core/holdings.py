@@ -12,7 +12,7 @@ from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.node_room import NodeRoom, Share
 from muster.core.placement import place
 from muster.core.queues import NOTHING, Tree, Vector, plus
-from muster.core.resources import Demand, demand_of
+from muster.core.resources import Demand, demand_of, largest_device_mib
 from muster.core.scheme import scheme_of
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
@@ -67,6 +67,10 @@ class Holdings:
             known = self._placeable[shape] = place(self.hardware, self.demand(job)) is not None
         return known
 
+    def could_start(self, who: Claimant, job: Job, claim: Vector) -> bool:
+        """Whether a job could start with nothing running: where nodes, and the bounds of queues and lanes, are."""
+        return self.could_hold(job) and self.could_admit(who, claim)
+
     def could_admit(self, who: Claimant, claim: Vector) -> bool:
         """Whether the bounds of queues and lanes, with nothing running, would let a claim in."""
         tree = self.ledger().tree
@@ -100,9 +104,12 @@ class Holdings:
         if node is None or node.status == "lost":
             return NOTHING
         devices = node.inventory.devices
-        claimed = [devices[index] for index in share.devices if index < len(devices)]
-        mib = sum(device_claim_mib(device, demand.device_memory_mib) for device in claimed)
-        return len(share.devices) * demand.compute, mib, share.cpus, share.memory_mib
+        milli = mib = 0
+        for index in share.devices:
+            if index < len(devices):
+                milli += demand.occupies(devices[index])
+                mib += device_claim_mib(devices[index], demand.device_memory_mib)
+        return milli, mib, share.cpus, share.memory_mib
 
     def claim(self, job_id: int, worker: Worker) -> None:
         """Book a placed worker."""
@@ -147,7 +154,8 @@ class Holdings:
         """The sums over all claims. A reader may plan on it if it takes back what it booked."""
         if self._ledger is None:
             total = reduce(plus, self._totals.values(), NOTHING)
-            self._ledger = Ledger(Tree(self.state.queues, self.state.policy, total))
+            largest_mib = largest_device_mib(self.state.nodes.values())
+            self._ledger = Ledger(Tree(self.state.queues, self.state.policy, total, largest_mib))
             self._charges.clear()
             for workers in self.workers_on.values():
                 for (job_id, _), worker in workers.items():

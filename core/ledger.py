@@ -8,6 +8,7 @@ ledger and takes back what it planned.
 from functools import reduce
 from typing import Final, Literal, NamedTuple
 
+from muster.core.quantities import MILLION
 from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, Queue, Tree, Vector, minus, plus, within
 from muster.core.state import Job
 
@@ -110,15 +111,19 @@ class Ledger:
 
     def over_guarantee(self, queue: Queue) -> bool:
         """Whether a queue holds more than it is guaranteed, less what it is giving up."""
-        return not within(self.staying(queue), queue.guarantee)
+        return not within(self.staying(queue), queue.protected)
 
-    def standing(self, queue: Queue) -> tuple[int, int, str]:
-        """Smallest = furthest under its share: queues under their guarantee first, by the part of it that they hold,
-        then by the part of their entitlement."""
-        used = self.staying(queue)
-        if queue.guarantee != NOTHING and not _reaches(used, queue.guarantee):
-            return 0, _part_ppm(used, queue.guarantee), queue.path
-        return 1, self.tree.share_ppm(used) * 1000 // queue.entitled_ppm, queue.path
+    def keeps_guarantee(self, queue: Queue, claim: Vector) -> bool:
+        """Whether a queue stays within its guarantee with a claim more."""
+        return queue.guarantee != NOTHING and within(plus(self.staying(queue), claim), queue.guarantee)
+
+    def part_of_guarantee_ppm(self, queue: Queue) -> int:
+        """What a queue holds of its guarantee, in millionths: the largest of the four."""
+        return _part_ppm(self.staying(queue), queue.guarantee)
+
+    def part_of_share_ppm(self, queue: Queue) -> int:
+        """What a queue holds of what it is entitled to, in millionths."""
+        return self.tree.share_ppm(self.staying(queue)) * MILLION // queue.entitled_ppm
 
     def obstacles(self, who: Claimant, claim: Vector, *, staying: bool = False) -> list[Obstacle]:
         """Every bound that a claim would break now, or, where `staying`, once all that leaves has left."""
@@ -203,13 +208,8 @@ def _device_obstacle(kind: ObstacleKind, name: str, held: int, bound: int, claim
     return Obstacle(kind, name, (held, 0, 0, 0), (bound, ENDLESS, ENDLESS, ENDLESS), claim)
 
 
-def _reaches(used: Vector, bound: Vector) -> bool:
-    """Whether the use is at its bound, or above it, in some dimension."""
-    return any(part >= most for part, most in zip(used, bound, strict=True) if most != ENDLESS and most)
-
-
 def _part_ppm(used: Vector, bound: Vector) -> int:
     return max(
-        (part * 1_000_000 // most for part, most in zip(used, bound, strict=True) if most and most != ENDLESS),
+        (part * MILLION // most for part, most in zip(used, bound, strict=True) if most and most != ENDLESS),
         default=0,
     )

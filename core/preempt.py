@@ -1,6 +1,7 @@
 """Preemption: which running jobs are stopped so that a waiting one gets its room.
 
-Who may evict whom: a job those of lower priority in its own queue; a job whose queue stays within its guarantee with it
+Who may evict whom: a job those of lower priority in its own queue, where that is its order, unless they had waited so
+long that they would still come before it; a job whose queue stays within its guarantee with it
 those of queues that hold more than theirs (never below it). Victims are taken by lowest priority, then by least work
 lost, those of other queues first; whoever the job does not need is given back, the most work first. A job is left alone
 for its first while, after its budget of preemptions, and where it does not allow it.
@@ -11,7 +12,7 @@ from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from muster.core.order import duration_s
+from muster.core.order import HOUR_NS, duration_s
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft, work_lost_ms
 from muster.core.queues import NOTHING, UNBOUNDED, Queue, plus, within
@@ -73,11 +74,24 @@ class Preemptor:
     # -- who may be asked -------------------------------------------------------------------------------------------
 
     def _own(self, asker: Asker) -> list[Candidate]:
-        """The jobs of lower priority in the same queue."""
+        """The jobs of lower priority in the same queue, unless they had waited for so long that they come before it."""
         queue, priority = asker.job.spec.queue, asker.job.priority
+        if asker.claimant.queue.order != "priority":
+            return []
         if min(self._draft.cluster.schedule.priorities.get(queue, {}), default=priority) >= priority:
             return []
-        return [candidate for candidate in self._of_queue(queue) if candidate[0] < priority]
+        state, mine = self._draft.cluster.state, self._points(asker.job, self._draft.plan.now_at)
+        found = []
+        for candidate in self._of_queue(queue):
+            job = state.jobs[-candidate[2]]
+            allocated_at = job.attempt.allocated_at if job.attempt is not None else job.since_at
+            if candidate[0] < priority and self._points(job, allocated_at) < mine:
+                found.append(candidate)
+        return found
+
+    def _points(self, job: Job, until_at: int) -> int:
+        """A job's priority with what it gained by waiting until then, in points times nanoseconds of an hour."""
+        return job.priority * HOUR_NS + self._draft.cluster.state.policy.ageing * (until_at - job.since_at)
 
     def claiming_branches(self, asker: Asker) -> list[Queue]:
         """The queues upwards that are guaranteed what they would then hold, and may take it back."""

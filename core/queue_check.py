@@ -9,7 +9,7 @@ from muster.core.policy_check import plural
 from muster.core.quantities import DEFAULT_PRIORITY, duration_text, priority_number
 from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, BoundLane, Queue, Tree, Vector, resolve
 from muster.core.releasing import least_vector
-from muster.core.resources import demand_of
+from muster.core.resources import demand_of, largest_device_mib
 from muster.core.state import Job, Node, State
 from muster.events.binding import WHOLE_COMPUTE
 from muster.events.spec import JobSpec
@@ -22,7 +22,8 @@ def whole_tree(state: State, tree: Tree) -> Tree:
     """The tree on all nodes, also those that are lost and may come back; `tree` is the one on the others."""
     if all(node.status != "lost" for node in state.nodes.values()):
         return tree
-    return Tree(state.queues, state.policy, _total(state.nodes.values()))
+    nodes = state.nodes.values()
+    return Tree(state.queues, state.policy, _total(nodes), largest_device_mib(nodes))
 
 
 def _total(nodes: Iterable[Node]) -> Vector:
@@ -63,7 +64,7 @@ def size_problems(spec: JobSpec, tree: Tree) -> list[Problem]:
     could never keep to; [] = none. Device memory is left to the moment of placing: what a job claims of it depends on
     the device."""
     queue = tree.queues[spec.queue]
-    claim = least_vector(demand_of(spec))
+    claim = least_vector(demand_of(spec), tree.largest_mib)
     default = next((each.spec.priority for each in queue.upwards() if each.spec.priority is not None), DEFAULT_PRIORITY)
     problems = []
     for each in queue.upwards():

@@ -62,8 +62,10 @@ def resolve(portion: Portion, whole: Vector) -> Vector:
 
 
 class Queue:
-    """One queue. `ceiling` is what it may hold at most; `kept` the part of its guarantee that is lent to nobody;
-    `entitled_ppm` its share if everybody asked: the guarantee, and by weight a part of what is guaranteed to nobody."""
+    """One queue. `protected` is what nobody takes from it: its guarantee, with CPUs and host memory in proportion where
+    that is a number of devices. `ceiling` is what it may hold at most; `kept` the part of its guarantee that is lent to
+    nobody; `entitled_ppm` its share if everybody asked: the guarantee, and by weight a part of what is guaranteed to
+    nobody."""
 
     __slots__ = (
         "ceiling",
@@ -76,6 +78,7 @@ class Queue:
         "order",
         "parent",
         "path",
+        "protected",
         "spec",
         "step",
         "urgent_bound",
@@ -91,6 +94,7 @@ class Queue:
         self.children: Final[list[Queue]] = []
         above = parent if parent is not None else self
         self.guarantee = NOTHING
+        self.protected = NOTHING
         self.ceiling = UNBOUNDED
         self.entitled_ppm = MILLION
         self.limited = False  # whether anybody said what it may hold at most: else its ceiling is the cluster
@@ -170,10 +174,12 @@ class BoundLane:
 
 
 class Tree:
-    """All queues. `total` is what the nodes that are not lost have."""
+    """All queues. `total` is what the nodes that are not lost have, `largest_mib` the nominal memory of their largest
+    device (0 = unknown)."""
 
-    def __init__(self, specs: Mapping[str, QueueSpec], policy: Policy, total: Vector) -> None:
+    def __init__(self, specs: Mapping[str, QueueSpec], policy: Policy, total: Vector, largest_mib: int = 0) -> None:
         self.total: Final = total
+        self.largest_mib: Final = largest_mib
         self.policy: Final = policy
         self.root: Final = Queue(QueueSpec("root"), None, policy)
         self.root.guarantee = self.root.ceiling = total
@@ -186,6 +192,8 @@ class Tree:
         self.keepers: Final = [queue for queue in self.queues.values() if queue.kept != NOTHING]
         self.lanes: Final = [BoundLane(lane, total) for lane in policy.lanes]
         self._entitle(self.root)
+        for queue in self.queues.values():
+            queue.protected = self._protected(queue.guarantee)
 
     def _entitle(self, parent: Queue) -> None:
         guaranteed = [self._guaranteed_ppm(queue) for queue in parent.children]
@@ -194,6 +202,15 @@ class Tree:
         for queue, ppm in zip(parent.children, guaranteed, strict=True):
             queue.entitled_ppm = max(1, ppm + spare * queue.spec.weight // weights)
             self._entitle(queue)
+
+    def _protected(self, guarantee: Vector) -> Vector:
+        devices, mib, cpus, memory_mib = guarantee
+        whole = max(1, self.total[0])
+        if cpus == ENDLESS:
+            cpus = self.total[2] * devices // whole
+        if memory_mib == ENDLESS:
+            memory_mib = self.total[3] * devices // whole
+        return devices, mib, cpus, memory_mib
 
     def _guaranteed_ppm(self, queue: Queue) -> int:
         return 0 if queue.guarantee == NOTHING else queue.guarantee[0] * MILLION // max(1, self.total[0])

@@ -24,15 +24,17 @@ class Asker:
         self.claimant: Claimant = draft.ledger.claimant(job)
         self.demand: Demand = draft.cluster.demand(job)
         self.excluded = excluded
-        self.least = least_vector(self.demand)
+        self.least = least_vector(self.demand, draft.ledger.tree.largest_mib)
 
 
-def least_vector(demand: Demand) -> Vector:
-    """What a demand claims at least, wherever it goes: device memory is known once it has its devices."""
+def least_vector(demand: Demand, largest_mib: int) -> Vector:
+    """What a demand claims at least, wherever it goes (`largest_mib`: the nominal memory of the largest device). Device
+    memory is known once it has its devices."""
     workers = demand.nodes if isinstance(demand.nodes, int) else 1
     cpus, memory_mib = demand.host_share(demand.gpus, 1) if demand.gpus else demand.host_share(0, workers)
     hosts = 1 if demand.gpus else workers
-    return demand.gpus * demand.compute, 0, cpus * hosts, memory_mib * hosts
+    milli = demand.occupies_at_least(largest_mib) if demand.gpus else 0
+    return demand.gpus * milli, 0, cpus * hosts, memory_mib * hosts
 
 
 class Releaser:

@@ -4,13 +4,21 @@ A device has two dimensions, memory in MiB and compute in thousandths; what a de
 `muster.events.binding.device_claim_mib`.
 """
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from muster.core.quantities import parse_size_mib
-from muster.events.binding import WHOLE_COMPUTE
+from muster.core.state import Node
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.spec import JobSpec
+from muster.events.types import Device
 
 DEFAULT_CPUS_PER_DEVICE: Final = 1
+
+
+def largest_device_mib(nodes: Iterable[Node]) -> int:
+    """The nominal memory of the largest device of all; 0 = there is none."""
+    return max((device.nominal_mib for node in nodes for device in node.inventory.devices), default=0)
 
 
 class Demand(NamedTuple):
@@ -37,6 +45,18 @@ class Demand(NamedTuple):
     def constrained(self) -> bool:
         """Whether only some nodes will do, by name or label."""
         return bool(self.node_names or self.labels)
+
+    def occupies(self, device: Device) -> int:
+        """Thousandths of a device that a claim on it counts: by compute or by memory, whichever is more."""
+        claim_mib = device_claim_mib(device, self.device_memory_mib)
+        return max(self.compute, -(-claim_mib * WHOLE_COMPUTE // max(1, device.memory_mib)))
+
+    def occupies_at_least(self, largest_mib: int) -> int:
+        """Likewise, wherever it goes: on a device of the largest nominal memory (0 = unknown)."""
+        if self.device_memory_mib == 0:
+            return WHOLE_COMPUTE
+        by_memory = self.device_memory_mib * WHOLE_COMPUTE // largest_mib if largest_mib else 0
+        return max(self.compute, min(by_memory, WHOLE_COMPUTE))
 
     def host_share(self, devices: int, workers: int) -> tuple[int, int]:
         """CPUs and host MiB of one worker with `devices` devices, of `workers` workers."""

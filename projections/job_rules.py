@@ -90,7 +90,8 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     cluster.hold_port(attempt)
     nodes = state.nodes
     void: list[Worker] = []
-    worker_rules.note_use(cluster, job, cluster.demand(job).compute * sum(len(worker.devices) for worker in workers))
+    devices = sum(len(worker.devices) for worker in workers)
+    worker_rules.note_use(cluster, job, cluster.demand(job).occupies_at_least(0) * devices)
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)
@@ -239,6 +240,9 @@ def job_cancel_requested(cluster: Cluster, event: t.JobCancelRequested) -> str |
         attempt.over = False
         worker_rules.end_cancelled(cluster, job)
     elif attempt is not None:
+        if attempt.stop in worker_rules.MADE_TO_STOP:  # told again, without the time for a checkpoint
+            attempt.stop_ordered = False
+            attempt.stop = "cancelled"
         attempt.stop = attempt.stop or "cancelled"
         job.phase = "STOPPING"
         cluster.review(job)

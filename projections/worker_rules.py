@@ -132,7 +132,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.phase = "gone"
     worker.exit = exit_status
     cluster.release(job.id, worker)
-    note_use(cluster, job, -cluster.demand(job).compute * len(worker.devices))
+    note_use(cluster, job, -cluster.demand(job).occupies_at_least(0) * len(worker.devices))
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)

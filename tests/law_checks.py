@@ -294,7 +294,9 @@ def check_nobody_waits_in_vain(state: State) -> None:
         if is_own(broken_bounds(books, job, least, staying=False)):
             continue
         able.append(job)
-    ends = [end for job in state.jobs.values() if (end := expected_end(state, job)) is not None]
+    live = [job for job in state.jobs.values() if holding_of(job)]
+    ends = [end for job in live if (end := expected_end(state, job)) is not None]
+    known = len(ends) == len(live)
     for job in able:
         if not can_place(state, job, free):
             continue
@@ -302,7 +304,7 @@ def check_nobody_waits_in_vain(state: State) -> None:
             continue
         others = [other for other in able if other.id != job.id and not excluded_now(state, other)]
         seconds = expected_seconds(state, job)
-        in_time = seconds > 0 and state.time_at + seconds * SECOND <= min(ends, default=0)
+        in_time = known and seconds > 0 and state.time_at + seconds * SECOND <= min(ends, default=0)
         easy = state.policy.backfill.mode == "easy" and state.policy.backfill.depth >= len(waiting)
         assert others, f"job {job.id} waits for nobody and could start"
         assert not (easy and in_time), f"job {job.id} waits and would end before anything else"

@@ -3,7 +3,9 @@
 Nothing here looks at an index of the core's. Amounts are (thousandths of devices, device MiB, CPUs, host MiB).
 """
 
+import math
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
 
@@ -49,6 +51,11 @@ def compute_of(job: Job) -> int:
     return 1000 if share is None else max(1, round(1000 * share))
 
 
+def occupied(job: Job, device: Device) -> int:
+    """Thousandths of a device, by compute or by memory, whichever is more."""
+    return max(compute_of(job), math.ceil(Fraction(1000 * device_mib(job, device), device.memory_mib)))
+
+
 def device_mib(job: Job, device: Device) -> int:
     asked = job.spec.gpu.memory
     if asked is None:
@@ -77,8 +84,9 @@ def amounts(state: State, job: Job, holding: Holding) -> Amounts:
             continue
         devices = state.nodes[piece.node].inventory.devices
         cpus, memory = host_of(job, len(piece.devices), piece.workers)
-        mib = sum(device_mib(job, devices[i]) for i in piece.devices if i < len(devices))
-        total = add(total, (len(piece.devices) * compute_of(job), mib, cpus, memory))
+        there = [devices[i] for i in piece.devices if i < len(devices)]
+        mib = sum(device_mib(job, device) for device in there)
+        total = add(total, (sum(occupied(job, device) for device in there), mib, cpus, memory))
     return total
 
 
@@ -224,16 +232,33 @@ def broken_bounds(books: Books, job: Job, claim: Amounts, *, staying: bool) -> l
 
 
 def kept_for_others(books: Books, queue: str, *, staying: bool) -> Amounts:
-    """What other queues lend to nobody and do not hold. Of queues in one another that keep something the outermost one
-    counts."""
-    kept = ZERO
+    """What other queues lend to nobody and do not hold: of queues in one another what the outer one keeps or what the
+    inner ones keep together, whichever is more."""
     specs = books.state.queues
-    keepers = [name for name, spec in specs.items() if _kept(books, name) != ZERO and not is_in(queue, name)]
-    for name in keepers:
-        if not any(name != other and is_in(name, other) for other in keepers):
-            mine, held = _kept(books, name), books.held(name, staying=staying)
-            a, b, c, d = (max(0, most - has) for most, has in zip(mine, held, strict=True))
-            kept = add(kept, (a, b, c, d))
+
+    def beside(name: str) -> Amounts:
+        inner = ZERO
+        for other in specs:
+            if other.rpartition("/")[0] == name:
+                inner = add(inner, beside(other))
+        pairs = zip(_kept(books, name), books.held(name, staying=staying), inner, strict=True)
+        a, b, c, d = (max(most - has, below) if most else below for most, has, below in pairs)
+        return a, b, c, d
+
+    def under(name: str) -> Amounts:
+        """What is kept of a queue and in it from the one that asks."""
+        if not is_in(queue, name):
+            return beside(name)
+        inner = ZERO
+        for other in specs:
+            if other.rpartition("/")[0] == name:
+                inner = add(inner, under(other))
+        return inner
+
+    kept = ZERO
+    for name in specs:
+        if "/" not in name:
+            kept = add(kept, under(name))
     return kept
 
 
@@ -378,4 +403,5 @@ def most_claim(state: State, job: Job) -> Amounts:
     cpus, memory = host_of(job, job.spec.gpus, workers)
     devices = [device for node in state.nodes.values() for device in node.inventory.devices]
     mib = max((device_mib(job, device) for device in devices), default=0)
-    return job.spec.gpus * compute_of(job), job.spec.gpus * mib, cpus * workers, memory * workers
+    milli = max((occupied(job, device) for device in devices), default=0)
+    return job.spec.gpus * milli, job.spec.gpus * mib, cpus * workers, memory * workers
