@@ -49,7 +49,8 @@ class Allocator:
             else {path: OpenLine(iter(jobs)) for path, jobs in only.items()}
         )
         self._turns: Final = Turns(draft, self.lines)
-        self._misfits: Final[set[tuple[int, bool]]] = set()  # (shape, whether the reservation is spared) without place
+        self._misfits: Final[set[int]] = set()  # shapes that have no place
+        self._spared_misfits: Final[set[int]] = set()  # nor one that leaves the head's reservation alone
         self.shadow: Shadow | None = None
         self._asker: Asker | None = None  # whose shadow it is
         self.holds: Final[dict[str, Hold]] = {}
@@ -85,13 +86,22 @@ class Allocator:
 
     def run(self) -> None:
         """Work through the lines until all are done or the append is full."""
-        for _ in self.turns():
+        for _ in self._work(quickly=True):
             pass
 
     def turns(self) -> Iterator[Job]:
         """Work through the lines likewise, and give each job just before it is considered."""
+        return self._work(quickly=False)
+
+    def _work(self, *, quickly: bool) -> Iterator[Job]:
+        """Quickly: behind a head, those like others that had no place are passed over at a glance."""
         while (path := self._turns.next_line()) is not None:
             line = self.lines[path]
+            if quickly and line.blocked_by:
+                line.pass_over(self._is_like_a_misfit)
+                if line.next is None:
+                    self._turns.forget_line(path)
+                    continue
             assert line.next is not None
             job = self._cluster.state.jobs[line.next]
             yield job
@@ -129,7 +139,7 @@ class Allocator:
     def _consider(self, line: OpenLine, job: Job) -> Verdict:
         cluster, draft = self._cluster, self._draft
         shape = cluster.shape(job)
-        if line.blocked_by and not job.excluded and self._is_misfit(job, shape):
+        if line.blocked_by and self._is_like_a_misfit(job.id):
             return "passed"
         excluded = exclusions(job, draft.plan.now_at) if job.excluded else NOWHERE
         if excluded:
@@ -148,12 +158,17 @@ class Allocator:
             return "passed"
         return self._make_room_or_block(line, asker, obstacles)
 
-    def _is_misfit(self, job: Job, shape: int) -> bool:
-        """Whether another job of this shape was found to have no place."""
-        if (shape, False) in self._misfits:
+    def _is_like_a_misfit(self, job_id: int) -> bool:
+        """Whether another job of this one's shape was found to have no place: the one look at most of a long line."""
+        cluster = self._cluster
+        shape = cluster.shape_of.get(job_id)
+        if shape is None or job_id in cluster.excluding:
+            return False
+        if shape in self._misfits:
             return True
-        shadow = self.shadow
-        return shadow is not None and (shape, True) in self._misfits and not ends_in_time(self._draft, job, shadow.at)
+        if shape not in self._spared_misfits or self.shadow is None:
+            return False
+        return not ends_in_time(self._draft, cluster.state.jobs[job_id], self.shadow.at)
 
     def _try_start(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         draft, job = self._draft, asker.job
@@ -163,12 +178,13 @@ class Allocator:
         shadow = self.shadow
         if shadow is not None:
             shadow.spare(wanted=lasting)
-        if not asker.excluded and (shape, lasting) in self._misfits:
+        misfits = self._spared_misfits if lasting else self._misfits
+        if not asker.excluded and (shape in self._misfits or shape in misfits):
             return "passed"
         found, port = place_with_port(draft.room, asker.demand, asker.excluded, job.id)
         if found is None:
             if not asker.excluded:
-                self._misfits.add((shape, lasting))
+                misfits.add(shape)
             return "passed"
         claims = [(share, asker.demand) for share in found.shares]
         exact = draft.vector(claims)
@@ -235,7 +251,7 @@ class Allocator:
         """Room was reserved where the head was to start, perhaps: look again where that is."""
         if self.shadow is not None and self._asker is not None:
             self.shadow = cast_shadow(self._draft, self._asker)
-            self._misfits.difference_update([misfit for misfit in self._misfits if misfit[1]])
+            self._spared_misfits.clear()
 
     def beyond_share(self, asker: Asker) -> bool:
         """Whether a job would bring its queue, or one that it is in, above its share, where a head waits for that."""

@@ -40,7 +40,7 @@ class Holdings:
         self._charges: Final[dict[tuple[int, int], tuple[Claimant, Vector]]] = {}  # of workers, as the ledger has them
         self._demands: Final[dict[int, Demand]] = {}
         self._shapes: Final[dict[Demand, int]] = {}
-        self._shape_of: Final[dict[int, int]] = {}
+        self.shape_of: Final[dict[int, int]] = {}
         self._placeable: Final[dict[int, bool]] = {}  # shape → whether the hardware could hold it
 
     # -- what is asked for --------------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ class Holdings:
 
     def shape(self, job: Job) -> int:
         """A number that jobs of equal demands share."""
-        shape = self._shape_of.get(job.id)
+        shape = self.shape_of.get(job.id)
         if shape is None:
-            shape = self._shape_of[job.id] = self._shapes.setdefault(self.demand(job), len(self._shapes))
+            shape = self.shape_of[job.id] = self._shapes.setdefault(self.demand(job), len(self._shapes))
         return shape
 
     def could_hold(self, job: Job) -> bool:
@@ -83,10 +83,10 @@ class Holdings:
         self._demands.pop(job, None)
         if self._ledger is not None:
             self._ledger.forget(job)
-        self._shape_of.pop(job, None)
-        if len(self._shapes) > 4 * len(self._shape_of) + 1000:
+        self.shape_of.pop(job, None)
+        if len(self._shapes) > 4 * len(self.shape_of) + 1000:
             self._shapes.clear()
-            self._shape_of.clear()
+            self.shape_of.clear()
             self._placeable.clear()
 
     # -- claims -------------------------------------------------------------------------------------------------------

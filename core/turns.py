@@ -48,6 +48,22 @@ class OpenLine:
         if not self._ahead and self.depth > 0:
             self._ahead.extend(islice(self._jobs, 1))
 
+    def pass_over(self, unwanted: Callable[[int], bool]) -> None:
+        """Go on to the next that is not unwanted."""
+        ahead, jobs, depth = self._ahead, self._jobs, self.depth
+        while ahead and depth > 0 and unwanted(ahead[0]):
+            ahead.popleft()
+            depth -= 1
+        while not ahead and depth > 0:
+            job = next(jobs, None)
+            if job is None:
+                break
+            if unwanted(job):
+                depth -= 1
+            else:
+                ahead.append(job)
+        self.depth = depth
+
     def first(self, wanted: Callable[[int], bool]) -> int | None:
         """The first that is wanted, of those who are still to be looked at."""
         for job in self._ahead:
@@ -86,6 +102,10 @@ class Turns:
         if line.blocked_by and not started and line.next is not None:
             self._stay = path
             return
+        self.forget_line(path)
+
+    def forget_line(self, path: str) -> None:
+        """Who is next in a line, or what its queue holds, has changed."""
         self._stay = ""
         for queue in self._draft.ledger.tree.queues[path].upwards():
             self._found.pop(queue, None)
