@@ -104,14 +104,15 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
         never = never_fits(turn)
         needed = room_needed(turn) if turn.found is None and not never else None
         held_back = order_reasons(turn)
-        obstacles = bounds_broken(turn, _places(turn, needed))
+        claims = _places(turn, needed)
+        obstacles = bounds_broken(turn, claims)
         reasons = held_back + [bound_reason(turn, obstacle) for obstacle in obstacles]
         if never:
             reasons.append(Reason("capacity", allocation.why))
         else:
             reasons += room_reasons(turn, needed, refused, what_is_missing(turn, free))
         summary = _summary(turn, held_back, allocation.why).text
-        needs = needs_of(turn, reasons, needed)
+        needs = needs_of(turn, reasons, needed, claims)
         spared = unstopped(turn)
         before = staying_now(turn.draft.ledger)
         if turn.reached:

@@ -6,9 +6,9 @@ from typing import Final
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import LISTED, amounts_over, devices, jobs_named, part_of, quantity
 from muster.core.explanation import Amount, Reason, Resource
-from muster.core.ledger import Claimant, Obstacle
+from muster.core.ledger import Claimant, Ledger, Obstacle, ObstacleKind
 from muster.core.plan import Draft
-from muster.core.queues import NOTHING, Queue, Vector, minus, within
+from muster.core.queues import NOTHING, Queue, Vector, within
 from muster.core.state import Job
 
 _DIMENSION: Final = {"devices": 0, "device_memory": 1, "cpus": 2, "memory": 3}
@@ -26,6 +26,14 @@ def bounds_broken(turn: Turn, claims: list[Vector]) -> list[Obstacle]:
             if not inherited:
                 found.setdefault((obstacle.kind, obstacle.name), obstacle)
     return list(found.values())
+
+
+def lasting_bounds(turn: Turn, claims: list[Vector]) -> set[tuple[ObstacleKind, str]]:
+    """The bounds, by kind and name, that the job would break even if nothing were held: no end of others helps."""
+    empty = Ledger(turn.draft.ledger.tree)
+    who = turn.asker.claimant
+    broken = (each for claim in (turn.asker.least, *claims) for each in empty.obstacles(who, claim))
+    return {(each.kind, each.name) for each in broken}
 
 
 def bound_reason(turn: Turn, obstacle: Obstacle, *, with_holders: bool = True) -> Reason:
@@ -78,7 +86,7 @@ def lane_size(turn: Turn, names: str) -> int:
 
 def _kept_by(turn: Turn, resource: Resource) -> str:
     place = _DIMENSION[resource]
-    kept = [(queue.path, left[place]) for queue, left in _keepers(turn)]
+    kept = [(queue.path, left[place]) for queue, left in _keeping(turn)]
     return ", ".join(f"{path} ({quantity(resource, left)})" for path, left in kept if left)
 
 
@@ -91,21 +99,12 @@ def keepers(turn: Turn) -> list[str]:
 
 def kept_in_all(turn: Turn, resource: Resource) -> int:
     """How much of a resource those queues keep."""
-    return sum(left[_DIMENSION[resource]] for _, left in _keepers(turn))
+    return sum(left[_DIMENSION[resource]] for _, left in _keeping(turn))
 
 
-def _keepers(turn: Turn) -> Iterator[tuple[Queue, Vector]]:
-    """Whoever keeps something, and how much: what a queue keeps for those below it counts once."""
+def _keeping(turn: Turn) -> list[tuple[Queue, Vector]]:
     ledger = turn.draft.ledger
-    counted: list[Queue] = []
-    for queue in ledger.tree.keepers:
-        if turn.asker.claimant.queue.is_under(queue) or any(queue.is_under(other) for other in counted):
-            continue
-        counted.append(queue)
-        a, b, c, d = minus(queue.kept, ledger.held[queue.path])
-        left = max(a, 0), max(b, 0), max(c, 0), max(d, 0)
-        if any(left):
-            yield queue, left
+    return ledger.tree.keeping(turn.asker.claimant.queue, lambda queue: ledger.held[queue.path])
 
 
 def _given_up(turn: Turn, obstacle: Obstacle, amount: Amount) -> str:

@@ -1,16 +1,37 @@
 """Explanations, needs: what would have to happen for a waiting job to start, in sentences."""
 
-from muster.core.explain_bounds import keepers, kept_in_all, lane_size
+from typing import Final
+
+from muster.core.explain_bounds import keepers, kept_in_all, lane_size, lasting_bounds
 from muster.core.explain_room import RoomNeeded
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
-from muster.core.explanation import Amount, Reason
+from muster.core.explanation import Amount, Reason, ReasonKind
 from muster.core.node_room import Share
+from muster.core.queues import Vector
+
+_ENDS: Final[dict[ReasonKind, str]] = {
+    "kept": "other jobs end",
+    "lane": "other jobs end",
+    "user_limit": "jobs of that user end",
+    "urgent_limit": "some of them end",
+    "queue_limit": "jobs in it end",
+}
+"""Whose ends would do instead, where a bound would let the job in with nothing held."""
 
 
-def needs_of(turn: Turn, reasons: list[Reason], needed: RoomNeeded | None) -> list[str]:
-    """What would have to happen, all of it, in sentences."""
-    return [sentence for reason in reasons if (sentence := _need(turn, reason, needed))]
+def needs_of(turn: Turn, reasons: list[Reason], needed: RoomNeeded | None, claims: list[Vector]) -> list[str]:
+    """What would have to happen, all of it, in sentences; `claims` is what the job would have in some place."""
+    found: list[str] = []
+    lasting = lasting_bounds(turn, claims) if any(reason.kind in _ENDS for reason in reasons) else set()
+    for reason in reasons:
+        sentence = _need(turn, reason, needed)
+        name = "" if reason.kind == "kept" else reason.name
+        if reason.kind in _ENDS and (reason.kind, name) not in lasting:
+            sentence += f", or {_ENDS[reason.kind].replace('that user', turn.job.user)}"
+        if sentence:
+            found.append(sentence)
+    return found
 
 
 def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
@@ -31,19 +52,17 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
         case "port":
             return "one of the jobs that hold a rendezvous port there ends"
         case "kept":
-            return _lent(turn, reason) + _or(reason, "other jobs end")
+            return _lent(turn, reason)
         case "lane":
-            return _less_lane(turn, reason) + _or(reason, "other jobs end")
+            return _less_lane(turn, reason)
         case "job_limit":
             return f"queue {reason.name} lets one job hold {_over(reason)} more"
         case "user_limit":
-            return f"queue {reason.name} lets each user hold {_over(reason)} more" + _or(
-                reason, f"jobs of {turn.job.user} end"
-            )
+            return f"queue {reason.name} lets each user hold {_over(reason)} more"
         case "urgent_limit":
-            return f"queue {reason.name} lets urgent jobs hold {_over(reason)} more" + _or(reason, "some of them end")
+            return f"queue {reason.name} lets urgent jobs hold {_over(reason)} more"
         case "queue_limit":
-            return f"queue {reason.name} may hold {_over(reason)} more" + _or(reason, "jobs in it end")
+            return f"queue {reason.name} may hold {_over(reason)} more"
         case _:
             return ""
 
@@ -61,11 +80,6 @@ def _less_lane(turn: Turn, reason: Reason) -> str:
     if _missing(reason.amounts[0]) >= lane_size(turn, reason.name):
         return f"lane {reason.name} is taken away"
     return f"lane {reason.name} is made smaller by {_over(reason)}"
-
-
-def _or(reason: Reason, ends: str) -> str:
-    """What else would do: not where the job is too large for the bound with nothing else held."""
-    return f", or {ends}" if all(amount.adds <= amount.bound for amount in reason.amounts) else ""
 
 
 def _missing(amount: Amount) -> int:
