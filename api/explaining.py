@@ -126,7 +126,7 @@ def _expected(expected: ExpectedStart, now_ns: int) -> str:
     if expected.in_ms is None:
         return f"unknown: {expected.why}"
     if expected.in_ms <= 0:
-        return "any moment now"
+        return expected.why or "any moment now"
     then = rfc3339(now_ns + expected.in_ms * 1_000_000)
     but = f"; {expected.why}" if expected.why else ""
     return f"{then[:10]} {then[11:19]} UTC, in {elapsed(expected.in_ms)}{but}"

@@ -58,14 +58,21 @@ def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.Start
 Stop: TypeAlias = t.StopOrdered | t.JobPreempted | t.JobTimedOut
 
 
-def stop_commands(spec: JobSpec | None, order: Stop, cause: t.StopCause) -> list[t.StopWorker]:
-    """The stops of a decision. A job that is stopped for no fault of its own is told by its signal first."""
+def stop_terms(spec: JobSpec | None, cause: t.StopCause) -> tuple[int, str, int]:
+    """How long workers have from TERM on (ms), the signal that they are told by before ("" = none), and how long they
+    have from that on (ms)."""
     grace_ms, signal, notice_ms = GRACE_MS, "", 0
     if spec is not None and isinstance(spec.preemption.grace, int):
         grace_ms = min(spec.preemption.grace * 1000, GRACE_MOST_MS)
     if spec is not None and spec.preemption.signal and cause in ("preempted", "timed_out"):
         signal, _, notice = spec.preemption.signal.partition("@")
         notice_ms = min(int(notice) * 1000, NOTICE_MOST_MS) if notice else NOTICE_MS
+    return grace_ms, signal, notice_ms
+
+
+def stop_commands(spec: JobSpec | None, order: Stop, cause: t.StopCause) -> list[t.StopWorker]:
+    """The stops of a decision. A job that is stopped for no fault of its own is told by its signal first."""
+    grace_ms, signal, notice_ms = stop_terms(spec, cause)
     return [
         t.StopWorker(order.job, order.attempt, ref.rank, ref.node, ref.incarnation, cause, grace_ms, signal, notice_ms)
         for ref in order.workers

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from muster.core.cluster import Cluster
 from muster.core.explain_bounds import bound_reason, bounds_broken
+from muster.core.explain_ends import being_stopped, once_stopped
 from muster.core.explain_needs import needs_of
 from muster.core.explain_nodes import filter_step, free_devices, never_fits, refused_nodes, what_is_missing
 from muster.core.explain_order import PLACES, ahead_reason, jobs_ahead, kept_for, order_reasons, order_step, since
@@ -53,15 +54,23 @@ class _Kept(NamedTuple):
     what: str
 
 
+class _Words(NamedTuple):
+    """What is said of an expected start: where there is none, where it awaits nothing but stops, and of what backfill
+    keeps."""
+
+    unknown: str = ""
+    at_once: str = ""
+    kept: _Kept | None = None
+
+
 class Unfinished:
     """An explanation but for when the job is expected to start. That takes longer than all the rest, and has what it
     needs of the cluster: `finish` may be called, once, in another thread while the cluster goes on."""
 
-    def __init__(self, found: Explanation, forecast: Forecast | None, why_unknown: str, kept: _Kept | None) -> None:
+    def __init__(self, found: Explanation, forecast: Forecast | None = None, words: "_Words | None" = None) -> None:
         self.found: Final = found
         self._forecast: Final = forecast
-        self._why_unknown: Final = why_unknown
-        self._kept: Final = kept
+        self._words: Final = words if words is not None else _Words()
 
     @property
     def takes_long(self) -> bool:
@@ -74,11 +83,11 @@ class Unfinished:
             return self.found
         now_at = self._forecast.time_at
         at = self._forecast.starts().get(self.found.job)
-        why = [] if at is not None else [self._why_unknown]
-        if self._kept is not None and self._kept.at < (ENDLESS if at is None else at):
-            kept = f"{self._kept.what} is kept by backfill {since(self._kept.at, now_at)}"
-            why.append(f"{kept}, but another may be first in order by then")
-        expected = ExpectedStart(at, None if at is None else (at - now_at) // 1_000_000, "; ".join(why))
+        why = [self._words.unknown] if at is None else [self._words.at_once] if at <= now_at else []
+        kept = self._words.kept
+        if kept is not None and kept.at < (ENDLESS if at is None else at):
+            why.append(f"{since(kept.what, kept.at, now_at)}, but another may be first in order by then")
+        expected = ExpectedStart(at, None if at is None else (at - now_at) // 1_000_000, "; ".join(filter(None, why)))
         return structs.replace(self.found, expected=expected)
 
 
@@ -86,11 +95,13 @@ def begin(cluster: Cluster, job_id: int) -> Unfinished:
     """The explanation of a job but for its expected start. Raises KeyError for a job that the state does not have."""
     job = cluster.state.jobs[job_id]
     if job.phase != "PENDING":
-        return Unfinished(explain_placed(cluster, job), None, "", None)
+        return Unfinished(explain_placed(cluster, job))
     room = cluster.state.rooms.get(job_id)
     if room is not None:
         forecast = Forecast(cluster, len(cluster.state.rooms))
-        return Unfinished(explain_reserved(cluster, job, room), forecast, _why_unknown(cluster, []), None)
+        found = explain_reserved(cluster, job, room)
+        awaited = [each.job for each in found.reservation.awaits if not each.gone] if found.reservation else []
+        return Unfinished(found, forecast, _Words(_why_unknown(cluster, []), once_stopped(cluster, awaited)))
     return _begin_waiting(cluster, job)
 
 
@@ -120,11 +131,13 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
         verdict, kept = _verdict(turn.draft, job.id), kept_for(turn)
         victims = victims_planned(turn.draft, job, before)
         reserved = _reserved(turn.draft, job.id)
+    awaited: list[int] = []
     if verdict is not None:
         reasons, needs, spared, summary, kept = [], [], [], verdict, None
     elif turn.found is not None:
         allocation = structs.replace(allocation, why=f"fits on the nodes as they are: {turn.found.why}")
     if reserved is not None:
+        awaited = _awaited(cluster, reserved)
         workers = [WorkerPlace(each.rank, each.node, each.devices) for each in reserved.placements]
         allocation = structs.replace(allocation, fits=False, workers=workers, why=f"will be reserved: {reserved.why}")
     if ahead and reasons:
@@ -147,9 +160,14 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
     )
     known = _known_start(cluster, len(ahead) + 1, will_start=verdict is not None, never=bool(never))
     if known is not None:
-        return Unfinished(structs.replace(found, expected=known), None, "", None)
+        if known.at is not None:
+            known = structs.replace(known, why=once_stopped(cluster, awaited))
+        return Unfinished(structs.replace(found, expected=known))
     forecast = Forecast(cluster, len(cluster.state.rooms) + len(ahead) + 1)
-    return Unfinished(found, forecast, _why_unknown(cluster, reasons), _Kept(*kept) if kept is not None else None)
+    stopping = being_stopped(cluster, {other for reason in reasons for other in reason.jobs})
+    at_once = once_stopped(cluster, stopping)
+    words = _Words(_why_unknown(cluster, reasons), at_once, _Kept(*kept) if kept is not None else None)
+    return Unfinished(found, forecast, words)
 
 
 def summaries(cluster: Cluster, wanted: Collection[int]) -> dict[int, str]:
@@ -228,6 +246,18 @@ def _reserved(draft: Draft, job_id: int) -> RoomReserved | None:
         return None
     events = draft.plan.events
     return next((each for each in events if isinstance(each, RoomReserved) and each.job == job_id), None)
+
+
+def _awaited(cluster: Cluster, reserved: RoomReserved) -> list[int]:
+    """The jobs that a room to be reserved awaits: whom it has stopped, and who is leaving its devices already."""
+    devices = {(place.node, device) for place in reserved.placements for device in place.devices}
+    there = (
+        job_id
+        for place in reserved.placements
+        for (job_id, _), worker in cluster.workers_on[place.node].items()
+        if job_id in cluster.leaving and any((place.node, device) in devices for device in worker.devices)
+    )
+    return sorted({*there, *(victim.job for victim in reserved.victims)})
 
 
 def _allocation(turn: Turn, free: int) -> AllocationStep:

@@ -94,10 +94,12 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
     for queue in asker.claimant.queue.upwards():
         hold = allocator.holds.get(queue.path)
         if hold is not None and _stands_on_limit(turn, hold):
+            head = (
+                f"behind job {hold.job}, which waits for what queue {queue.path} may hold and whose start it would put"
+            )
             yield _by(
                 hold.job,
-                f"behind job {hold.job}, which waits for what queue {queue.path} may hold and whose start it would put "
-                f"off: its part of that is kept by backfill {since(hold.at, turn.now_at)}; {_runs(turn)}",
+                f"{head} off: {since('its part of that', hold.at, turn.now_at)}{_runs(turn, hold.at)}",
                 hold.at,
             )
     shadow = allocator.shadow
@@ -110,9 +112,9 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
         what = "would take its place there"
     else:
         return
-    kept = f"its place on {place} is kept by backfill {since(shadow.at, turn.now_at)}"
+    kept = since(f"its place on {place}", shadow.at, turn.now_at)
     head = f"behind job {shadow.job}, whose start it would put off: {kept}, and this one {what}"
-    yield _by(shadow.job, f"{head}; {_runs(turn)}", shadow.at)
+    yield _by(shadow.job, f"{head}{_runs(turn, shadow.at)}", shadow.at)
 
 
 def _stands_on_limit(turn: Turn, hold: Hold) -> bool:
@@ -130,18 +132,21 @@ def kept_for(turn: Turn) -> tuple[int, str] | None:
     return None
 
 
-def since(at: int, now_at: int) -> str:
-    """From when on backfill keeps something."""
+def since(what: str, at: int, now_at: int) -> str:
+    """That backfill keeps something, and from when on."""
     if at == ENDLESS:
-        return "beginning nobody knows when"
-    return f"beginning {span(at - now_at)} from now" if at > now_at else "from now on"
+        return f"{what}, which becomes free nobody knows when, is kept by backfill"
+    return f"{what} is kept by backfill {f'beginning {span(at - now_at)} from now' if at > now_at else 'from now on'}"
 
 
-def _runs(turn: Turn) -> str:
+def _runs(turn: Turn, at: int) -> str:
+    """For how long the job would run, where it could be short enough."""
+    if at == ENDLESS:
+        return ""
     seconds, _ = expected_s(turn.cluster.state, turn.job)
     if not seconds:
-        return "nobody knows for how long this one runs"
-    return f"this one would run for {span(seconds * SECOND_NS)}"
+        return "; nobody knows for how long this one runs"
+    return f"; this one would run for {span(seconds * SECOND_NS)}"
 
 
 def _by(head: int, detail: str, at: int = ENDLESS) -> Reason:

@@ -5,8 +5,9 @@ from typing import Final
 from muster.core.allocate import BACKFILLED
 from muster.core.cluster import Cluster
 from muster.core.commands import start_commands
+from muster.core.explain_ends import stop_takes_ms
 from muster.core.explain_victims import victims_of
-from muster.core.explain_words import jobs_named
+from muster.core.explain_words import jobs_named, span
 from muster.core.explanation import (
     AllocationStep,
     Awaited,
@@ -16,6 +17,7 @@ from muster.core.explanation import (
     WorkerEnvironment,
     WorkerPlace,
 )
+from muster.core.holdings import Claim
 from muster.core.ledger import negative
 from muster.core.order import ENGINE_VERSION, policy_name
 from muster.core.queues import NOTHING, plus
@@ -84,14 +86,26 @@ def _also_there(cluster: Cluster, job: Job, room: Room) -> list[t.AllocationRef]
     """The attempts that were being stopped anyway and are still in the room, or in the sums that it must fit
     into."""
     known = {victim.job for victim in room.victims}
-    there: set[int] = set()
-    for share, demand in cluster.room_claims(room):
-        size = len(cluster.state.nodes[share.node].inventory.devices)
-        if max(share.devices, default=-1) < size and not cluster.room_now(share.node).holds(share, demand):
-            there.update(job_id for job_id, _ in cluster.workers_on[share.node] if job_id in cluster.leaving)
+    there = {job_id for claim in cluster.room_claims(room) for job_id in _leaving_share(cluster, claim)}
     if not there and not _is_admitted(cluster, job, room):
         there.update(cluster.leaving)
     return [t.AllocationRef(job_id, cluster.state.jobs[job_id].attempts) for job_id in sorted(there - known)]
+
+
+def _leaving_share(cluster: Cluster, claim: Claim) -> set[int]:
+    """The jobs that are being stopped and hold some of a share that is not free: of its devices, or of the host's CPUs
+    or memory where these lack."""
+    share, demand = claim
+    room = cluster.room_now(share.node)
+    if max(share.devices, default=-1) >= len(room.inventory.devices):
+        return set()
+    lacking = {index for index in share.devices if not room.fits_device(index, demand)}
+    host_lacks = not room.fits_host(share.cpus, share.memory_mib)
+    return {
+        job_id
+        for (job_id, _), worker in cluster.workers_on[share.node].items()
+        if job_id in cluster.leaving and (host_lacks or not lacking.isdisjoint(worker.devices))
+    }
 
 
 def _is_admitted(cluster: Cluster, job: Job, room: Room) -> bool:
@@ -113,12 +127,13 @@ def _awaited(cluster: Cluster, victim: t.AllocationRef) -> Awaited:
     attempt = job.attempt if job is not None else None
     if job is None or attempt is None or attempt.number != victim.attempt or not attempt.has_workers():
         return Awaited(victim.job, victim.attempt, told=True, gone=True)
-    return Awaited(victim.job, victim.attempt, told=attempt.stop_ordered, gone=False)
+    takes_ms = stop_takes_ms(job)
+    return Awaited(victim.job, victim.attempt, told=attempt.stop_ordered, gone=False, stop_takes_ms=takes_ms)
 
 
 def _need(victim: Awaited) -> str:
     told = "it was told to stop" if victim.told else "it is yet to be told to stop"
-    return f"the workers of job {victim.job} end: {told}"
+    return f"the workers of job {victim.job} end: {told}, and has up to {span(victim.stop_takes_ms * 1_000_000)} for it"
 
 
 # -- placed or ended ------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from muster.core.capacity import Capacity
+from muster.core.explain_ends import last_end, once_ended
 from muster.core.explain_nodes import Refused, node_matches
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, jobs_named, listed, span
+from muster.core.explain_words import LISTED, jobs_named, listed
 from muster.core.explanation import Reason, ReasonKind
 from muster.core.node_room import NodeRoom
 from muster.core.placement import Allotment, place
@@ -147,13 +148,13 @@ def room_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused], 
     ends = needed.ends if needed is not None else []
     demand = turn.asker.demand
     linked = demand.linked and place(turn.draft.room, demand._replace(linked=False), turn.asker.excluded) is not None
-    by_jobs = f"; it fits once {jobs_named(ends)} {_ends(turn, ends)}" if ends else ""
+    by_jobs = f"; it fits once {once_ended(turn.cluster, ends)}" if ends else ""
     yield Reason(
         "fabric" if linked else "room",
         f"{missing}{by_jobs}",
         jobs=ends[:LISTED],
         jobs_count=len(ends),
-        at=_last(turn, ends),
+        at=last_end(turn.cluster, ends),
     )
     yield from _node_reasons(turn, needed, refused)
 
@@ -198,18 +199,3 @@ def _port(turn: Turn) -> Reason:
     where = [share.node for share in turn.unported.shares]
     detail = f"fits on {listed(where)}, where no rendezvous port is left: held by {jobs_named(holders)}"
     return Reason("port", detail, jobs=holders[:LISTED], jobs_count=len(holders), nodes=where[:LISTED])
-
-
-def _last(turn: Turn, ends: list[int]) -> int | None:
-    """When the last of some jobs is expected to have ended."""
-    known = [turn.cluster.schedule.end_of(job_id) for job_id in ends]
-    last = max((ENDLESS if end_at is None else end_at for end_at in known), default=ENDLESS)
-    return None if last == ENDLESS else max(last, turn.now_at)
-
-
-def _ends(turn: Turn, ends: list[int]) -> str:
-    verb = "has" if len(ends) == 1 else "have"
-    last = _last(turn, ends)
-    if last is None:
-        return f"{verb} ended (nobody knows when)"
-    return f"{verb} ended (expected {'any moment' if last <= turn.now_at else f'in {span(last - turn.now_at)}'})"

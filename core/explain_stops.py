@@ -32,12 +32,16 @@ def unstopped(turn: Turn) -> list[str]:
 def _own(turn: Turn) -> Iterator[str]:
     """Of its own queue."""
     job, queue = turn.job, turn.job.spec.queue
+    order = turn.asker.claimant.queue.order
+    if order != "priority":
+        yield f"the order of queue {queue} is {order}, not priority: there priority stops nobody"
+        return
     running = [turn.cluster.state.jobs[other] for _, other in turn.cluster.schedule.by_queue.get(queue, ())]
     lower = [other for other in running if other.priority < job.priority]
     if not lower:
         yield f"no job of lower priority than {job.priority} runs in queue {queue}"
     else:
-        yield from _spared(turn, lower, f"of lower priority in queue {queue}")
+        yield from _spared(turn, lower, f"of lower priority in queue {queue}", own=True)
 
 
 def _reclaim(turn: Turn) -> Iterator[str]:
@@ -69,14 +73,18 @@ def _no_claim(turn: Turn, queue: Queue) -> str:
     return f"queue {queue.path} is taking back as much as its reclaim_step allows at a time"
 
 
-def _spared(turn: Turn, running: list[Job], which: str) -> Iterator[str]:
-    """Why jobs that would be stopped by their place are not."""
+def _spared(turn: Turn, running: list[Job], which: str, *, own: bool = False) -> Iterator[str]:
+    """Why jobs that would be stopped by their place are not; those of its `own` queue may come before it as well."""
+    preemptor = Preemptor(turn.draft)
+    outranking: list[Job] = []
     why: Counter[str] = Counter()
     may_go: list[int] = []
     for job in running:
         reason = _protection(turn, job)
         if reason:
             why[reason] += 1
+        elif own and not preemptor.outranks(turn.job, job):
+            outranking.append(job)
         else:
             may_go.append(job.id)
     safe = [until for job in running if (until := _safe_until(turn, job)) > turn.now_at]
@@ -84,10 +92,20 @@ def _spared(turn: Turn, running: list[Job], which: str) -> Iterator[str]:
     for reason, count in sorted(why.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]:
         are = f"is {reason.replace('their', 'its')}" if count == 1 else f"are {reason}"
         yield f"{count} of {total} {'job' if total == 1 else 'jobs'} {which} {are}"
+    if outranking:
+        yield f"{len(outranking)} of {total} {'job' if total == 1 else 'jobs'} {which} {_still_first(outranking)}"
     if safe:
         yield f"the next of them may be stopped in {span(min(safe) - turn.now_at)}"
     if may_go:
         yield f"stopping those that may be stopped {which} would not make it fit: {listed(may_go)}"
+
+
+def _still_first(jobs: list[Job]) -> str:
+    """That jobs had waited for too long to be stopped."""
+    longest = span(max(job.attempt.allocated_at - job.since_at for job in jobs if job.attempt is not None))
+    if len(jobs) == 1:
+        return f"would still come first: it had waited {longest}"
+    return f"would still come first: they had waited up to {longest}"
 
 
 def _protection(turn: Turn, job: Job) -> str:

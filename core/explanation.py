@@ -116,8 +116,9 @@ class WorkerEnvironment(msgspec.Struct, frozen=True):
 
 class ExpectedStart(msgspec.Struct, frozen=True):
     """When a waiting job is expected to start where everything runs for as long as expected and nothing new comes:
-    `at`, which is `in_ms` from the explanation's moment. None of both where nobody knows; `why` then says why not, and
-    where it is later than the reservation that backfill makes for the job, of that."""
+    `at`, which is `in_ms` from the explanation's moment. None of both where nobody knows; `why` then says why not.
+    Where it is now, `why` says whose stop it awaits; where it is later than the reservation that backfill makes for the
+    job, of that."""
 
     at: int | None
     in_ms: int | None
@@ -126,12 +127,13 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 class Awaited(msgspec.Struct, frozen=True):
     """An attempt that is being stopped and holds a room reserved for another; `told` says whether its workers have
-    been."""
+    been. From then on they have `stop_takes_ms` at most."""
 
     job: int
     attempt: int
     told: bool
     gone: bool
+    stop_takes_ms: int = 0
 
 
 class ReservedRoom(msgspec.Struct, frozen=True):

@@ -80,14 +80,17 @@ class Preemptor:
             return []
         if min(self._draft.cluster.schedule.priorities.get(queue, {}), default=priority) >= priority:
             return []
-        state, mine = self._draft.cluster.state, self._points(asker.job, self._draft.plan.now_at)
-        found = []
-        for candidate in self._of_queue(queue):
-            job = state.jobs[-candidate[2]]
-            allocated_at = job.attempt.allocated_at if job.attempt is not None else job.since_at
-            if candidate[0] < priority and self._points(job, allocated_at) < mine:
-                found.append(candidate)
-        return found
+        jobs = self._draft.cluster.state.jobs
+        return [
+            candidate
+            for candidate in self._of_queue(queue)
+            if candidate[0] < priority and self.outranks(asker.job, jobs[-candidate[2]])
+        ]
+
+    def outranks(self, asking: Job, running: Job) -> bool:
+        """Whether a waiting job comes before one of its queue that runs, for as long as that had waited."""
+        allocated_at = running.attempt.allocated_at if running.attempt is not None else running.since_at
+        return self._points(running, allocated_at) < self._points(asking, self._draft.plan.now_at)
 
     def _points(self, job: Job, until_at: int) -> int:
         """A job's priority with what it gained by waiting until then, in points times nanoseconds of an hour."""

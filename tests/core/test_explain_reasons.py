@@ -323,7 +323,7 @@ def test_room_that_is_reserved_for_another_and_whom_that_one_awaits() -> None:
     assert [(each.job, each.told, each.gone) for each in told.reservation.awaits] == [(victim, True, False)]
     reserved = script.cluster.state.rooms[urgent].reserved
     assert told.summary == f"room on node-1 is reserved for it by entry {reserved}: it waits for job {victim} to end"
-    assert told.needs == [f"the workers of job {victim} end: it was told to stop"]
+    assert told.needs == [f"the workers of job {victim} end: it was told to stop, and has up to 10s for it"]
     assert reasons(script, job)["reservation"].jobs == [urgent]
 
     script.exit(victim, None, reason="stopped")
@@ -436,7 +436,8 @@ def test_by_what_right_work_of_another_queue_is_stopped_and_why_it_is_this_one()
         "queue serving held 0 of 4 devices guaranteed, queue training held 8 of 2 devices guaranteed;"
         " its priority is 300; 0.6 device-minutes of work lost"
     )
-    assert told.expected == ExpectedStart(script.cluster.state.time_at, 0, "")
+    once = f"as soon as job {young} has ended (it has up to 10s from its stop)"
+    assert told.expected == ExpectedStart(script.cluster.state.time_at, 0, once)
     assert told.allocation.why.startswith("will be reserved: ")
 
 
