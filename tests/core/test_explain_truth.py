@@ -375,3 +375,31 @@ def test_what_is_told_of_the_next_pass_is_what_it_does(seed: int) -> None:
         assert (job_id in script.cluster.state.rooms) == ("stopped for it by the next pass" in told[job_id]) or (
             job_id in reserved
         )
+
+
+ADVICE = {
+    "queue_limit": "queue {} may hold ",
+    "user_limit": "queue {} lets each user ",
+    "urgent_limit": "queue {} lets urgent jobs ",
+    "lane": "lane {} is ",
+    "kept": " lends ",
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_where_an_end_of_others_is_advised_it_would_do(seed: int) -> None:
+    script = some_cluster(seed)
+    for job_id in waiting(script):
+        told = explain(script.cluster, job_id)
+        advised = [need for need in told.needs if ", or " in need]
+        alone = copied(script)
+        for job in list(alone.cluster.state.jobs.values()):
+            if job.id != job_id and job.phase in ("PENDING", "STARTING", "RUNNING", "STOPPING"):
+                end(alone, job.id)
+        alone.settle()
+        for job in list(alone.cluster.state.jobs.values()):
+            if job.id != job_id and job.phase == "STOPPING":
+                alone.exit(job.id, None, reason="stopped")
+        left = explain(alone.cluster, job_id).reasons if alone.job(job_id).phase == "PENDING" else []
+        still = [ADVICE[reason.kind].format(reason.name) for reason in left if reason.kind in ADVICE]
+        assert not [need for need in advised if any(words in need for words in still)]
