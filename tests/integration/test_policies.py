@@ -170,7 +170,7 @@ async def test_a_server_of_four_devices_and_five_users(tmp_path: Path) -> None:
     prepare(tmp_path)
     async with WholeUp(tmp_path, simulate="1x4xA100-80GB") as up:
         large = await up.submit(
-            [sys.executable, str(CHECKPOINTING), str(tmp_path / "progress"), "--steps", "60", "--step-ms", "50"],
+            [sys.executable, str(CHECKPOINTING), str(tmp_path / "progress"), "--steps", "120", "--step-ms", "50"],
             "large",
             gpus=4,
             limits={"time_limit": "2s", "on_timeout": "requeue"},
@@ -184,7 +184,7 @@ async def test_a_server_of_four_devices_and_five_users(tmp_path: Path) -> None:
         order = await starts(up)
         assert order[:5] == [large, *small]
         assert order[5:] == [large] * (shown["attempts"] - 1)
-        assert (tmp_path / "progress").read_text() == "60\n"
+        assert (tmp_path / "progress").read_text() == "120\n"
         timeouts = await events(up, "JobTimedOut")
         assert [event["data"]["action"] for event in timeouts] == ["requeue"] * (shown["attempts"] - 1)
         assert "clean" in await up.muster("audit")
