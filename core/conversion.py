@@ -6,6 +6,19 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from muster.events.policy import PERCENTAGE_PATTERN
+from muster.events.spec import NAME_PATTERN, QUEUE_PATTERN, SIGNAL_PATTERN, VARIABLE_PATTERN
+
+PERCENTAGE: Final = "a percentage from 0% to 100% with at most two decimals"
+_LETTERS: Final = "lower-case letters, digits, - and _, not beginning with - or _, at most 63 characters"
+_FORMS: Final = {
+    NAME_PATTERN: f"a name is {_LETTERS}",
+    QUEUE_PATTERN: f"a queue's name is its path: up to 8 names joined by /, each {_LETTERS}",
+    SIGNAL_PATTERN: 'write the name of a signal, and behind @ how many seconds it gives: "USR2" or "USR2@120"',
+    VARIABLE_PATTERN: "a variable's name is letters, digits and _, not beginning with a digit, at most 256 characters",
+    PERCENTAGE_PATTERN: f'write {PERCENTAGE}, such as "50%" or "12.5%"',
+}
+"""What texts of a pattern are, in words."""
 UNKNOWN_SHOWN: Final = 20
 POINTER_LENGTH: Final = 256
 T = TypeVar("T", bound=msgspec.Struct)
@@ -90,6 +103,9 @@ def _problem_of(error: msgspec.ValidationError, kind: Any) -> Problem:
     detail = text[: where.start()] if where else text
     if missing := _MISSING.search(detail):
         return Problem(f"{pointer}/{missing[1]}", "this field is required")
+    for pattern, words in _FORMS.items():
+        if repr(pattern) in detail:
+            return Problem(pointer, words)
     if detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer, kind))):
         detail += f"; known here: {', '.join(known)}"
     return Problem(pointer, detail)

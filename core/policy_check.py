@@ -10,22 +10,15 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from muster.core.conversion import Problem, SpecError, convert, token
+from muster.core.conversion import PERCENTAGE, Problem, SpecError, convert, token
 from muster.core.quantities import MILLION, percent_ppm, priority_number
 from muster.core.queues import DEFAULT_QUEUE
 from muster.core.spec_check import duration_problems, in_seconds
 from muster.events.policy import Policy, Portion, QueueSpec
 
 MOST_QUEUES: Final = 1000
-_PORTION: Final = 'write a number of devices, or a percentage such as "60%" or "12.5%"'
-_PATH: Final = "a queue's name is its path: up to 8 names of a-z, 0-9, _ and -, joined by /"
-_WORDS: Final = {
-    "name": _PATH,
-    "max_job_share": 'write a percentage such as "50%"',
-    **dict.fromkeys(
-        ("guarantee", "limit", "borrow", "lend", "reclaim_step", "user_limit", "urgent_limit", "devices"), _PORTION
-    ),
-}
+_PORTION: Final = f'write a number of devices, or {PERCENTAGE}, such as "60%" or "12.5%"'
+_PORTIONS: Final = ("guarantee", "limit", "borrow", "lend", "reclaim_step", "user_limit", "urgent_limit", "devices")
 Bound = Literal["guarantee", "limit"]
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -63,6 +56,11 @@ def check_policy(raw: Any) -> Policy:
     policy = _convert(raw, Policy)
     problems = duration_problems("/half_life", policy.half_life)
     problems += duration_problems("/preemption/min_runtime", policy.preemption.min_runtime, above_nothing=False)
+    problems += [
+        Problem(f"/topology/{place}", "the name of a label is empty")
+        for place, label in enumerate(policy.topology)
+        if not label
+    ]
     for place, lane in enumerate(policy.lanes):
         problems += duration_problems(f"/lanes/{place}/max_time", lane.max_time)
     if problems:
@@ -75,7 +73,7 @@ def check_policy(raw: Any) -> Policy:
 
 
 def _convert(raw: Any, kind: type[T]) -> T:
-    """As `convert`, with a word on how portions and names are written."""
+    """As `convert`, with a word on how portions are written."""
     try:
         return convert(raw, kind)
     except SpecError as error:
@@ -84,8 +82,8 @@ def _convert(raw: Any, kind: type[T]) -> T:
 
 def _in_words(problem: Problem) -> Problem:
     field = problem.pointer.rpartition("/")[2]
-    form_is_wrong = "regex" in problem.detail or problem.detail.startswith("Expected `int | str")
-    return problem._replace(detail=_WORDS[field]) if form_is_wrong and field in _WORDS else problem
+    form_is_wrong = PERCENTAGE in problem.detail or problem.detail.startswith("Expected `int | str")
+    return problem._replace(detail=_PORTION) if form_is_wrong and field in _PORTIONS else problem
 
 
 def _in_numbers(queue: QueueSpec) -> QueueSpec:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from muster.core.capacity import Capacity
+from muster.core.commands import GRACE_MOST_MS, NOTICE_MOST_MS
 from muster.core.conversion import Problem, SpecError, convert
 from muster.core.placement import place
 from muster.core.quantities import parse_duration_s, parse_size_mib, priority_number
@@ -35,7 +36,7 @@ def check_spec(raw: Any) -> JobSpec:
     spec = convert(raw, JobSpec)
     if "name" not in raw:
         spec = msgspec.structs.replace(spec, name=_program_name(spec.command))
-    problems = _own_problems(spec)
+    problems = [*_own_problems(spec), *_new_problems(spec)]
     if problems:
         raise SpecError(problems)
     return _in_numbers(spec)
@@ -86,6 +87,27 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem(pointer, str(error)))
     return [*problems, *_limits_problems(spec.limits), *_preemption_problems(spec.preemption)]
+
+
+def _new_problems(spec: JobSpec) -> list[Problem]:
+    """What is not accepted any more, although the log may have it: there a stop takes no longer than the most."""
+    problems = []
+    if spec.limits.on_timeout == "requeue" and spec.limits.time_limit is None:
+        problems.append(
+            Problem("/limits/on_timeout", "says what follows a time limit, and there is none: set time_limit")
+        )
+    grace = spec.preemption.grace
+    if grace is not None and not duration_problems("", grace, above_nothing=False):
+        grace_s, most_s = parse_duration_s(grace), GRACE_MOST_MS // 1000
+        if grace_s > most_s:
+            detail = f"{grace_s} s is more than {most_s} s, the longest that a job may take to end"
+            problems.append(Problem("/preemption/grace", detail))
+    notice = (spec.preemption.signal or "").partition("@")[2]
+    most_s = NOTICE_MOST_MS // 1000
+    if notice and int(notice) > most_s:
+        detail = f"{int(notice)} s is more than {most_s} s, the longest that a job may take to save"
+        problems.append(Problem("/preemption/signal", detail))
+    return problems
 
 
 def duration_problems(pointer: str, duration: int | str | None, *, above_nothing: bool = True) -> list[Problem]:

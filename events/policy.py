@@ -1,9 +1,9 @@
 """What people configure: queues and the cluster's policy, one Struct each, whichever way they were written.
 
 A portion is a number of devices, or text such as ``"60%"`` that means so much of every resource: of the parent's
-guarantee for a guarantee, of the parent's limit for a limit, of the queue's own guarantee for `borrow` and `lend`, of the
-queue's limit for `user_limit`, `urgent_limit` and `max_job_share`, of the cluster for a lane. Durations are whole seconds
-or text such as ``"90s"``, ``"1h30m"``; entries carry seconds.
+guarantee for a guarantee, of the parent's limit for a limit, of the queue's own guarantee for `borrow` and `lend`, of
+the queue's limit for `user_limit`, `urgent_limit` and `max_job_share`, of the cluster for a lane. Durations are whole
+seconds or text such as ``"90s"``, ``"1h30m"``; entries carry seconds.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,8 @@ import msgspec
 
 from muster.events.spec import Duration, LabelText, Name, Priority, QueuePath
 
-Percentage = Annotated[str, msgspec.Meta(pattern=r"^(100|[0-9]{1,2})(\.[0-9]{1,2})?%$(?!\n)")]
+PERCENTAGE_PATTERN = r"^(100|[0-9]{1,2})(\.[0-9]{1,2})?%$(?!\n)"
+Percentage = Annotated[str, msgspec.Meta(pattern=PERCENTAGE_PATTERN)]
 Portion = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | Percentage
 OrderName = Literal["fifo", "priority", "fair"]
 
@@ -68,9 +69,9 @@ class Preemption(_Part, frozen=True):
 
 
 class Policy(_Part, frozen=True):
-    """How the cluster decides. `ageing` is how many points of priority a job gains an hour of waiting; `half_life` is how
-    fast past use is forgotten under `fair`; `topology` are the node labels that a gang is kept together by, tightest
-    first."""
+    """How the cluster decides. `ageing` is how many points of priority a job gains an hour of waiting; `half_life` is
+    how fast past use is forgotten under `fair`; `topology` are the node labels that a gang is kept together by,
+    tightest first."""
 
     order: OrderName = "priority"
     ageing: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10

@@ -1,7 +1,8 @@
 """What a job asks for: one Struct, whichever way it was written (TOML, JSON, script lines, flags).
 
 Sizes may be written as text (``"40GiB"``) or as whole MiB, durations as text (``"1h30m"``) or whole seconds;
-`muster.core.spec_check` turns text into MiB and seconds, priorities into numbers, and names the field of whatever cannot be right before anything reaches the log, so entries carry numbers.
+`muster.core.spec_check` turns text into MiB and seconds, priorities into numbers, and names the field of whatever cannot
+be right before anything reaches the log, so entries carry numbers.
 """
 
 from typing import Annotated, Literal
@@ -12,6 +13,8 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$(?!\n)"
 """Some languages' `$` lets a line's end follow: hence what comes after it."""
 LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 
+SIGNAL_PATTERN = r"^[A-Z][A-Z0-9]{1,7}(@[0-9]{1,5})?$(?!\n)"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)"
 QUEUE_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,7}$(?!\n)"
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
 Argument = Annotated[str, msgspec.Meta(max_length=131_072)]
@@ -58,8 +61,8 @@ class RetrySpec(_Part, frozen=True):
 
 
 class LimitsSpec(_Part, frozen=True):
-    """How long an attempt may run, and how long it is expected to. On expiry it is stopped as for a preemption, and then
-    requeued behind those that wait, or ended."""
+    """How long an attempt may run, and how long it is expected to. On expiry it is stopped as for a preemption, and
+    then requeued behind those that wait, or ended."""
 
     time_limit: Duration | None = None
     estimate: Duration | None = None
@@ -71,7 +74,7 @@ class PreemptionSpec(_Part, frozen=True):
     write a checkpoint and end) comes first, then TERM, then after `grace` the whole tree is killed."""
 
     allowed: bool = True
-    signal: Annotated[str, msgspec.Meta(pattern=r"^[A-Z][A-Z0-9]{1,7}(@[0-9]{1,5})?$(?!\n)")] | None = None
+    signal: Annotated[str, msgspec.Meta(pattern=SIGNAL_PATTERN)] | None = None
     grace: Duration | None = None
 
 
@@ -96,7 +99,7 @@ class JobSpec(_Part, frozen=True):
     preemption: PreemptionSpec = PreemptionSpec()
     retry: RetrySpec = RetrySpec()
     env: Annotated[
-        dict[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$(?!\n)")], Argument],
+        dict[Annotated[str, msgspec.Meta(pattern=VARIABLE_PATTERN)], Argument],
         msgspec.Meta(max_length=1024),
     ] = msgspec.field(default_factory=dict)
     workdir: Annotated[str, msgspec.Meta(max_length=4096)] | None = None

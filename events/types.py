@@ -399,8 +399,8 @@ class StartWorker(_Event, frozen=True):
 
 
 class StopWorker(_Event, frozen=True):
-    """End this worker: `signal` where there is one and up to `notice_ms` to end by itself, then TERM and up to `grace_ms`,
-    then the whole tree is killed."""
+    """End this worker: `signal` where there is one and up to `notice_ms` to end by itself, then TERM and up to
+    `grace_ms`, then the whole tree is killed."""
 
     job: JobId
     attempt: Small

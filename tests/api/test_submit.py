@@ -60,7 +60,7 @@ async def test_dots_in_text_are_no_long_key_and_toml_has_a_limit(harness: Harnes
     ("body", "pointer", "word"),
     [
         (JOB | {"gpu_count": 2}, "/gpu_count", "unknown field"),
-        (JOB | {"env": {"A\n": "1"}}, "/env", "matching regex"),
+        (JOB | {"env": {"A\n": "1"}}, "/env", "a variable's name is letters, digits and _"),
         (JOB | {"gpu": {"memroy": 1}}, "/gpu/memroy", "unknown field"),
         (JOB | {"gpus": -1}, "/gpus", "0"),
         ({"command": ["true"]}, "/gpus", "neither"),

@@ -33,7 +33,7 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"command": ["a\0b"]}, "/command/0", "zero byte"),
         ({"command": "a\0b"}, "/command", "zero byte"),
         ({"env": {"A": "\0"}}, "/env/A", "zero byte"),
-        ({"env": {"1A": "x"}}, "/env", "regex"),
+        ({"env": {"1A": "x"}}, "/env", "a variable's name is letters, digits and _"),
         ({"labels": {"a": 1}}, "/labels", "Expected `str`"),
         ({"name": "x" * 10_000_000}, "/name", "length <= 128"),
         ({"name": "a\nb"}, "/name", "cannot be shown"),
@@ -44,8 +44,8 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"gpu": {"compute": 1.5}}, "/gpu/compute", "<= 1"),
         ({"nodes": 0}, "/nodes", ">= 1"),
         ({"nodes": 4, "gpus": 2}, "/nodes", "2 devices cannot be spread over 4 nodes"),
-        ({"queue": "Research"}, "/queue", "regex"),
-        ({"queue": "a/b/c/d/e/f/g/h/i"}, "/queue", "regex"),
+        ({"queue": "Research"}, "/queue", "lower-case letters, digits, - and _"),
+        ({"queue": "a/b/c/d/e/f/g/h/i"}, "/queue", "up to 8 names joined by /"),
         ({"priority": "P4"}, "/priority", "known here: P0, P1, P2, P3"),
         ({"priority": 1001}, "/priority", "<= 1000"),
         ({"priority": -1}, "/priority", ">= 0"),
@@ -69,9 +69,12 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"preemption": {"signal": "USR3"}}, "/preemption/signal", "Linux has no signal 'USR3', such as"),
         ({"preemption": {"signal": "SIGUSR2@30"}}, "/preemption/signal", "Linux has no signal 'SIGUSR2': write USR2"),
         ({"preemption": {"signal": "KILL"}}, "/preemption/signal", "no program hears KILL"),
-        ({"preemption": {"signal": "USR2@soon"}}, "/preemption/signal", "regex"),
+        ({"preemption": {"signal": "USR2@soon"}}, "/preemption/signal", '"USR2" or "USR2@120"'),
+        ({"preemption": {"signal": "USR2@3601"}}, "/preemption/signal", "3601 s is more than 3600 s"),
+        ({"preemption": {"grace": "601s"}}, "/preemption/grace", "601 s is more than 600 s"),
+        ({"limits": {"on_timeout": "requeue"}}, "/limits/on_timeout", "set time_limit"),
         ({"preemption": {"signal": 12}}, "/preemption/signal", "Expected `str | null`"),
-        ({"where": {"nodes": ["Node 1"]}}, "/where/nodes/0", "regex"),
+        ({"where": {"nodes": ["Node 1"]}}, "/where/nodes/0", "a name is lower-case letters, digits, - and _"),
         ({"retry": {"on": ["whim"]}}, "/retry/on/0", "known here: node_fail, device_fault, failed"),
         ({"nodes": "lots"}, "/nodes", "known here: any, fewest"),
         ({"gpu": {"interconnect": "ib"}}, "/gpu/interconnect", "known here: any, none"),
@@ -161,6 +164,14 @@ def test_durations_are_told_with_their_units() -> None:
     assert texts == ["0s", "90s", "2m", "1h", "1h30m", "1h1s", "24h", "1d1h", "7d"]
 
 
+def test_the_longest_stops_are_accepted() -> None:
+    preemption = {"signal": "USR2@3600", "grace": "10m"}
+
+    found = check_spec({"command": "x", "gpus": 1, "preemption": preemption}).preemption
+
+    assert found == PreemptionSpec(signal="USR2@3600", grace=600)
+
+
 def test_every_signal_of_this_machine_that_can_be_heard_is_known() -> None:
     names = {each.name.removeprefix("SIG") for each in signal.Signals} - {"KILL", "STOP"}
     for name in sorted(names):
@@ -175,6 +186,8 @@ def test_every_signal_of_this_machine_that_can_be_heard_is_known() -> None:
         ({"limits": LimitsSpec(time_limit=60, estimate="2m")}, "/limits/estimate: 120 s is longer"),
         ({"preemption": PreemptionSpec(signal="NONE")}, "/preemption/signal: Linux has no signal 'NONE'"),
         ({"queue": "a/queue/that/nobody/made"}, ""),
+        ({"limits": LimitsSpec(on_timeout="requeue")}, ""),
+        ({"preemption": PreemptionSpec(signal="USR2@99999", grace=10_000_000)}, ""),
         ({"limits": LimitsSpec(time_limit="1h")}, ""),
         ({}, ""),
     ],
