@@ -1,8 +1,8 @@
 """What a job asks for: one Struct, whichever way it was written (TOML, JSON, script lines, flags).
 
 Sizes may be written as text (``"40GiB"``) or as whole MiB, durations as text (``"1h30m"``) or whole seconds;
-`muster.core.spec_check` turns text into MiB and seconds, priorities into numbers, and names the field of whatever cannot
-be right before anything reaches the log, so entries carry numbers.
+`muster.core.spec_check` turns text into MiB and seconds, priorities into numbers, and names the field of whatever
+cannot be right before anything reaches the log, so entries carry numbers.
 """
 
 from typing import Annotated, Literal
