@@ -16,6 +16,7 @@ from muster.api.times import mib, to_ms, today
 
 RECONNECT_PAUSE_S: Final = 1.0
 RECONNECT_TRIES: Final = 30
+_DEVICE_TITLES: Final = ("DEVICE", "MODEL", "MEMORY", "HELD", "COMPUTE", "JOBS", "UUID")
 
 
 @click.command(epilog=examples("muster nodes", "muster nodes node-1", "muster nodes --at -10m"))
@@ -76,12 +77,14 @@ def _node_text(node: Json) -> str:
             device["index"],
             device["model"],
             mib(device["memory_mib"]),
+            mib(device["memory_held_mib"]) if device["jobs"] else "-",
+            f"{device['compute_held_milli'] / 10:g}%" if device["jobs"] else "-",
             ",".join(map(str, device["jobs"])),
             device["uuid"],
         )
         for device in node["devices"]
     ]
-    return f"{text}\n\n{render(('DEVICE', 'MODEL', 'MEMORY', 'JOBS', 'UUID'), devices)}" if devices else text
+    return f"{text}\n\n{render(_DEVICE_TITLES, devices)}" if devices else text
 
 
 @click.command(epilog=examples("muster cordon node-1 --reason 'fan 3 is loud'"))

@@ -29,7 +29,7 @@ def _job_line(job: Json, day: str) -> tuple[object, ...]:
     return (
         job["id"], f"{job['state']}({job['code']})", job["user"], job["queue"], job["name"], job["gpus"],
         job["priority"], moment(job["submitted"], day), elapsed(job["elapsed_ms"]), ",".join(job["nodes"]),
-        job["reason"], job["why"],
+        job["reason"] or "", job["why"] or "",
     )  # fmt: skip
 
 

@@ -196,7 +196,14 @@ def apply_queues(session: Session, file: Path, *, prune: bool, yes: bool, dry_ru
         names = f"{', '.join(removed[:10])}{', ...' if len(removed) > 10 else ''}"  # noqa: PLR2004 - what fits a line
         what = f"{len(removed)} queue{'' if len(removed) == 1 else 's'}"
         agreed(f"remove {what} ({names})?", f"this would remove {what}: {names}", yes=False)
-    session.show(put(dry_run=dry_run), _queues_told)
+    answer = put(dry_run=dry_run)
+    session.show(answer, _queues_told)
+    _warn(answer)
+
+
+def _warn(answer: Json) -> None:
+    for warning in answer["warnings"]:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _queues_told(answer: Json) -> str:
@@ -276,3 +283,4 @@ def apply_policy(session: Session, file: Path, *, dry_run: bool) -> None:
     wanted, flags = config.policy, {"dry_run": 1 if dry_run else None}
     answer = _told(lambda: session.client.put("/v1/policy", wanted, flags), config, "/policy")
     session.show(answer, lambda found: "\n".join([policy_line(found), *([_ONLY_SAID] if found["dry_run"] else [])]))
+    _warn(answer)

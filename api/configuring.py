@@ -6,7 +6,7 @@ then, and is seen in it before the next one begins. All of a change is one appen
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,13 +16,14 @@ from muster.api.problems import ApiError, FieldError, no_such
 from muster.api.queue_views import spelled_out
 from muster.api.service import MIN_SEQ_WAIT_S, Service
 from muster.core.conversion import Problem, SpecError
-from muster.core.policy_check import parent_of, tree_problems
-from muster.core.queues import DEFAULT_QUEUE
+from muster.core.policy_check import parent_of, size_warnings, tree_problems
+from muster.core.queues import DEFAULT_QUEUE, Tree
 from muster.core.state import ENDED, State
 from muster.events.log import BATCH_LIMIT, Ack
 from muster.events.policy import Policy, QueueSpec
 from muster.events.types import Event, PolicyChanged, QueueConfigured, QueueRemoved
 
+WARNINGS_MOST: Final = 20
 Pointers = Callable[[str, str], str]
 """(queue, field) → where that stands in the body."""
 
@@ -37,7 +38,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 class QueuesChanged(msgspec.Struct, frozen=True):
     """What became of the queues asked for, by path, or after a `dry_run` would become of them; of those that changed
-    also the fields. `sequence` is that of the last entry."""
+    also the fields. `sequence` is that of the last entry; `warnings` are guarantees above what the cluster has now."""
 
     sequence: int
     made: list[str] = []
@@ -46,15 +47,18 @@ class QueuesChanged(msgspec.Struct, frozen=True):
     removed: list[str] = []
     changes: dict[str, list[FieldChange]] = {}
     dry_run: bool = False
+    warnings: list[str] = []
 
 
 class PolicySet(msgspec.Struct, frozen=True):
-    """The policy asked for is the one in force, or would be after a `dry_run`; `already` = it was before."""
+    """The policy asked for is the one in force, or would be after a `dry_run`; `already` = it was before; `warnings`
+    are lanes above what the cluster has now."""
 
     sequence: int
     already: bool = False
     changes: list[FieldChange] = []
     dry_run: bool = False
+    warnings: list[str] = []
 
 
 def _changes(before: QueueSpec | Policy, after: QueueSpec | Policy) -> list[FieldChange]:
@@ -105,6 +109,7 @@ async def set_queues(
             removed=sorted(gone - {DEFAULT_QUEUE}),
             changes=changes,
             dry_run=dry_run,
+            warnings=_warnings(service, after, Policy()) if named else [],
         )
 
 
@@ -131,11 +136,18 @@ async def set_policy(service: Service, policy: Policy, user: str, *, dry_run: bo
         if problems:
             errors = [FieldError(each.pointer.removeprefix("/policy"), each.detail) for each in problems]
             raise refused("invalid_policy", "this is no policy that Muster can follow", errors)
+        warnings = _warnings(service, {}, policy)
         if policy == state.policy:
-            return PolicySet(state.sequence, already=True, dry_run=dry_run)
+            return PolicySet(state.sequence, already=True, dry_run=dry_run, warnings=warnings)
         changes = _changes(state.policy, policy)
         sequence = await _append(service, [PolicyChanged(policy=policy, user=user)], dry_run=dry_run)
-        return PolicySet(sequence, changes=changes, dry_run=dry_run)
+        return PolicySet(sequence, changes=changes, dry_run=dry_run, warnings=warnings)
+
+
+def _warnings(service: Service, queues: Mapping[str, QueueSpec], policy: Policy) -> list[str]:
+    """What of these is more than the cluster has now."""
+    total = service.cluster.ledger().tree.total
+    return size_warnings(Tree(queues, policy, total))[:WARNINGS_MOST]
 
 
 async def _state(service: Service) -> State:

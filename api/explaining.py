@@ -1,14 +1,13 @@
 """An explanation of `muster.core.explain` as people read it."""
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from muster.api.answers import answer
+from muster.api.forecasting import beside_the_loop
 from muster.api.parameters import flag
 from muster.api.problems import ApiError
 from muster.api.reading import find_job
@@ -49,7 +48,7 @@ async def explain_job(request: web.Request) -> web.Response:
         decided = state.rooms[job.id].reserved
     explanation, basis = begun.found, None
     if begun.takes_long:
-        explanation = await asyncio.get_running_loop().run_in_executor(_FORECASTER, begun.finish)
+        explanation = await beside_the_loop(begun.finish)
     wants_all = flag(request, "full") and decided > 0
     if wants_all:
         explanation, basis = await _with_first_steps(request.app[SERVICE], explanation, decided)
@@ -188,8 +187,6 @@ _REASONS: Final[dict[ReasonKind, str]] = {
     "excluded": "left out",
     "port": "port",
 }
-_FORECASTER: Final = ThreadPoolExecutor(1, "forecast")
-"""Forecasts are made one at a time, beside the event loop, which keeps at least every other turn."""
 _INDENT: Final = " " * 15
 _SHOWN: Final = 5
 

@@ -3,17 +3,22 @@
 import msgspec
 
 from muster.api.times import rfc3339
+from muster.core.cluster import Cluster
+from muster.core.node_room import NodeRoom
 from muster.core.state import Node, State
+from muster.events.binding import WHOLE_COMPUTE
 
 
 class DeviceView(msgspec.Struct, frozen=True):
-    """One device and the jobs that hold it."""
+    """One device, the jobs that hold it, and how much of its memory and of its compute (thousandths) they hold."""
 
     index: int
     uuid: str
     model: str
     memory_mib: int
     jobs: list[int]
+    memory_held_mib: int
+    compute_held_milli: int
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -67,8 +72,8 @@ def jobs_on(state: State) -> dict[str, list[int]]:
     return found
 
 
-def node_view(node: Node, held: Holders, jobs: dict[str, list[int]]) -> NodeView:
-    """One node; `held` and `jobs` come from `holders` and `jobs_on`."""
+def node_view(node: Node, held: Holders, jobs: dict[str, list[int]], room: NodeRoom) -> NodeView:
+    """One node; `held` and `jobs` come from `holders` and `jobs_on`; `room` is what is left of it."""
     devices = [
         DeviceView(
             index=device.index,
@@ -76,6 +81,8 @@ def node_view(node: Node, held: Holders, jobs: dict[str, list[int]]) -> NodeView
             model=device.model,
             memory_mib=device.memory_mib,
             jobs=sorted(held.get((node.name, number), [])),
+            memory_held_mib=device.memory_mib - room.device_memory_mib[number],
+            compute_held_milli=WHOLE_COMPUTE - room.device_compute[number],
         )
         for number, device in enumerate(node.inventory.devices)
     ]
@@ -98,10 +105,11 @@ def node_view(node: Node, held: Holders, jobs: dict[str, list[int]]) -> NodeView
     )
 
 
-def node_page(state: State) -> NodePage:
+def node_page(cluster: Cluster) -> NodePage:
     """All nodes, by name."""
+    state = cluster.state
     held, jobs = holders(state), jobs_on(state)
     return NodePage(
         sequence=state.sequence,
-        nodes=[node_view(state.nodes[name], held, jobs) for name in sorted(state.nodes)],
+        nodes=[node_view(state.nodes[name], held, jobs, cluster.room_now(name)) for name in sorted(state.nodes)],
     )

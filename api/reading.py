@@ -8,18 +8,22 @@ from aiohttp import web
 
 from muster.api.answers import answer
 from muster.api.clients import CLIENTS
+from muster.api.forecasting import beside_the_loop
 from muster.api.node_views import holders, jobs_on, node_page, node_view
 from muster.api.parameters import flag, integer, job_id, seconds
 from muster.api.problems import ApiError, bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
+    FORECAST,
     JobPage,
     JobRow,
     job_row,
     job_view,
     queue_view,
     state_view,
+    with_starts,
 )
+from muster.core.forecast import Forecast
 from muster.core.queues import DEFAULT_QUEUE
 from muster.core.state import ENDED, PHASE_CODES, Job, JobPhase
 from muster.projections.read_models import JobQuery, decode_job
@@ -156,14 +160,19 @@ async def show_queue(request: web.Request) -> web.Response:
     if query.queue:
         known_queue(moment, query.queue)
     with moment.as_of_now() as cluster:
-        view = queue_view(cluster, moment.now_ns, query.limit, wanted, start=flag(request, "start"))
+        view = queue_view(cluster, moment.now_ns, query.limit, wanted)
+        wants_starts = flag(request, "start") and bool(view.pending)
+        forecast = Forecast(cluster, min(query.limit, FORECAST)) if wants_starts else None
+    if forecast is not None:
+        time_at = forecast.time_at
+        view = with_starts(view, await beside_the_loop(forecast.starts), time_at, moment.now_ns)
     return answer(view, moment.state.sequence)
 
 
 async def list_nodes(request: web.Request) -> web.Response:
     """All nodes."""
     moment = await moment_of(request)
-    return answer(node_page(moment.state), moment.state.sequence)
+    return answer(node_page(moment.cluster), moment.state.sequence)
 
 
 async def show_node(request: web.Request) -> web.Response:
@@ -172,7 +181,8 @@ async def show_node(request: web.Request) -> web.Response:
     node = moment.state.nodes.get(request.match_info["name"])
     if node is None:
         raise no_such("node", request.match_info["name"], "muster nodes lists the nodes")
-    view = node_view(node, holders(moment.state), jobs_on(moment.state))
+    room = moment.cluster.room_now(node.name)
+    view = node_view(node, holders(moment.state), jobs_on(moment.state), room)
     return answer(view, moment.state.sequence)
 
 

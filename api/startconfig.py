@@ -76,10 +76,12 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
             changed = await set_queues(service, config.queues, config.user, lambda queue, field: f"{queue} {field}")
             for line in queue_lines({**msgspec.to_builtins(changed), "unchanged": []}):
                 click.echo(line)
+            _warn(changed.warnings)
         if config.policy is not None:
             done = await set_policy(service, config.policy, config.user)
             if not done.already:
                 click.echo(policy_line(msgspec.to_builtins(done)))
+            _warn(done.warnings)
     except ApiError as error:
         details = [each.detail for each in error.view.errors] or [error.view.detail]
         words = dict.fromkeys([error.view.title, *filter(None, details)])
@@ -87,3 +89,8 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
         raise StartError(message, error.view.next_step) from error
     except FollowerStoppedError as error:
         raise StartError(str(error)) from error
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)

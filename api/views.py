@@ -15,12 +15,11 @@ from muster.core.allocate import in_order
 from muster.core.cluster import Cluster
 from muster.core.estimates import expected_s
 from muster.core.explain import Short, in_short
-from muster.core.forecast import expected_starts
 from muster.core.state import PHASE_CODES, Attempt, Job, JobPhase, Refusal, State
 from muster.events.spec import JobSpec
 from muster.events.types import ExitStatus
 
-EXPLAINED: Final = 10
+EXPLAINED: Final = 25
 ORDERED: Final = 1000
 FORECAST: Final = 100
 UNSAID: Final = Short("", "")
@@ -40,7 +39,8 @@ class WorkerView(msgspec.Struct, frozen=True):
 class JobRow(msgspec.Struct, frozen=True):
     """One line of a list of jobs. `started` is when it first ran, `attempt_started` when its present or last attempt
     began to run, and `elapsed_ms` for how long that has run or did; None of the two for a job that waits, or was
-    cancelled while it waited. `why` says why it waits or ended, `reason` in a word or two why it waits."""
+    cancelled while it waited. `why` says why it waits or ended, `reason` in a word or two why it waits; None of the two
+    for a job that waits and of which that was not worked out."""
 
     id: int
     name: str
@@ -51,8 +51,8 @@ class JobRow(msgspec.Struct, frozen=True):
     priority: int
     gpus: int
     nodes: list[str]
-    reason: str
-    why: str
+    reason: str | None
+    why: str | None
     submitted: str
     started: str | None
     attempt_started: str | None
@@ -153,9 +153,10 @@ def _attempt_started_ns(job: Job) -> int:
     return attempt.started_ns
 
 
-def job_row(job: Job, now_ns: int, waits: Short = UNSAID) -> JobRow:
+def job_row(job: Job, now_ns: int, waits: Short | None = None) -> JobRow:
     """A line about a job, as of `now_ns`; why it `waits`, where that has been worked out."""
-    why = waits.text
+    if waits is None and job.phase != "PENDING":
+        waits = UNSAID
     began_ns = _attempt_started_ns(job)
     return JobRow(
         id=job.id,
@@ -167,8 +168,8 @@ def job_row(job: Job, now_ns: int, waits: Short = UNSAID) -> JobRow:
         priority=job.priority,
         gpus=job.spec.gpus,
         nodes=nodes_of(job.attempt) if job.phase != "PENDING" else [],
-        reason=waits.word,
-        why=f"{why} (before: {job.reason})" if why and job.reason else why or job.reason,
+        reason=waits.word if waits is not None else None,
+        why=_why_text(job, waits),
         submitted=rfc3339(job.submitted_ns),
         started=rfc3339_or_none(job.started_ns),
         attempt_started=rfc3339_or_none(began_ns),
@@ -176,6 +177,13 @@ def job_row(job: Job, now_ns: int, waits: Short = UNSAID) -> JobRow:
         elapsed_ms=max((job.ended_ns or now_ns) - began_ns, 0) // 1_000_000 if began_ns else None,
         exit_code=job.exit_code,
     )
+
+
+def _why_text(job: Job, waits: Short | None) -> str | None:
+    if waits is not None and not waits.text:
+        return job.reason
+    texts = [waits.text if waits is not None else "", f"(before: {job.reason})" if job.reason else ""]
+    return " ".join(filter(None, texts)) or None
 
 
 def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:
@@ -209,11 +217,9 @@ def _why(job: Job, cluster: Cluster) -> Short:
     return in_short(cluster, [job.id])[job.id] if waits else UNSAID
 
 
-def queue_view(
-    cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool] | None, *, start: bool = False
-) -> QueueView:
+def queue_view(cluster: Cluster, now_ns: int, limit: int, wanted: Callable[[Job], bool] | None) -> QueueView:
     """What runs, and what waits, as far as it is wanted (None = all), of a cluster in which it is `now_ns`; why is
-    worked out for those next in line, and the expected start where `start` asks for it."""
+    worked out for those next in line."""
     state = cluster.state
     live = [state.jobs[job_id] for job_id in _live(cluster)]
     running = live if wanted is None else list(filter(wanted, live))
@@ -223,7 +229,6 @@ def queue_view(
     else:
         pending = [job_id for job_id in _waiting(cluster) if wanted(state.jobs[job_id])]
         pending_count = len(pending)
-    starts = expected_starts(cluster, min(limit, FORECAST)) if start and pending else {}
     whys = in_short(cluster, pending[: min(limit, EXPLAINED)])
     return QueueView(
         sequence=state.sequence,
@@ -232,18 +237,21 @@ def queue_view(
         pending_count=pending_count,
         running=[job_row(job, now_ns) for job in running[:limit]],
         pending=[
-            WaitingRow(
-                **msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id, UNSAID))),
-                expected_start=_wall_time(state, starts.get(job_id), now_ns),
-            )
+            WaitingRow(**msgspec.structs.asdict(job_row(state.jobs[job_id], now_ns, whys.get(job_id))))
             for job_id in pending[:limit]
         ],
     )
 
 
-def _wall_time(state: State, at: int | None, now_ns: int) -> str | None:
-    """A logical time that is to come, as people see it."""
-    return None if at is None else rfc3339(now_ns + at - state.time_at)
+def with_starts(view: QueueView, starts: dict[int, int | None], time_at: int, now_ns: int) -> QueueView:
+    """A view with the expected starts of a forecast that was made at logical time `time_at`, which is `now_ns`."""
+    pending = [
+        msgspec.structs.replace(row, expected_start=rfc3339(now_ns + at - time_at))
+        if (at := starts.get(row.id)) is not None
+        else row
+        for row in view.pending
+    ]
+    return msgspec.structs.replace(view, pending=pending)
 
 
 def _live(cluster: Cluster) -> list[int]:

@@ -12,8 +12,9 @@ import msgspec
 
 from muster.core.conversion import PERCENTAGE, Problem, SpecError, convert, token
 from muster.core.quantities import MILLION, percent_ppm, priority_number
-from muster.core.queues import DEFAULT_QUEUE
+from muster.core.queues import DEFAULT_QUEUE, Tree, resolve
 from muster.core.spec_check import duration_problems, in_seconds
+from muster.events.binding import WHOLE_COMPUTE
 from muster.events.policy import Policy, Portion, QueueSpec
 
 MOST_QUEUES: Final = 1000
@@ -213,6 +214,40 @@ def _terms(parts: Iterable[tuple[str, object]]) -> str:
     """`a 60% + b 50%`, the first ten of them."""
     terms = [f"{name} {part}" for name, part in parts]
     return " + ".join(terms[:10]) + (f" + {len(terms) - 10} more" if len(terms) > 10 else "")  # noqa: PLR2004 - a line
+
+
+def size_warnings(tree: Tree) -> list[str]:
+    """What may be as it is, but is more than the cluster has now: nothing where there is no node yet."""
+    whole = tree.total[0]
+    if not whole:
+        return []
+    has = f"the cluster has {_devices(whole)} now"
+    numbers = [queue for queue in tree.queues.values() if isinstance(queue.spec.guarantee, int)]
+    warnings = [
+        f"queue {queue.path} is guaranteed {_devices(queue.guarantee[0])}; {has}"
+        for queue in numbers
+        if queue.guarantee[0] > whole
+    ]
+    top = [queue for queue in tree.root.children if queue.guarantee[0]]
+    if not warnings and sum(queue.guarantee[0] for queue in top) > whole:
+        terms = _terms((queue.path, queue.spec.guarantee) for queue in top)
+        together = _devices(sum(queue.guarantee[0] for queue in top))
+        warnings.append(f"the queues at the top are guaranteed {together} together ({terms}); {has}")
+    return [*warnings, *_lane_warnings(tree, has)]
+
+
+def _lane_warnings(tree: Tree, has: str) -> list[str]:
+    whole = tree.total[0]
+    sizes = [(lane, resolve(lane.devices, tree.total)[0]) for lane in tree.policy.lanes]
+    over = [f"lane {lane.name} keeps {_devices(size)}; {has}" for lane, size in sizes if size > whole]
+    if over or sum(size for _, size in sizes) <= whole:
+        return over
+    terms = _terms((lane.name, lane.devices) for lane, _ in sizes)
+    return [f"the lanes keep {_devices(sum(size for _, size in sizes))} together ({terms}); {has}"]
+
+
+def _devices(milli: int) -> str:
+    return plural(milli / WHOLE_COMPUTE, "device")
 
 
 def _lane_problems(policy: Policy) -> list[Problem]:

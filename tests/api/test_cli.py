@@ -238,7 +238,19 @@ def test_events_state_nodes_explain_audit(muster: Muster, server: Background) ->
     kinds = [line.split()[2] for line in muster("events", "--job", "2").output.splitlines()]
     assert kinds == ["JobSubmitted", "JobAllocated", "StartWorker", "WorkerStarted", "WorkerExited"]
     assert "A100-80GB" in muster("nodes").output
-    assert "GPU-node-1-7" in muster("nodes", "node-1").output
+    shown = muster("at", "5", "nodes", "node-1").output  # while it runs
+    assert "GPU-node-1-7" in shown
+    [titles] = [line.split() for line in shown.splitlines() if line.startswith("DEVICE")]
+    [first] = [line.split() for line in shown.splitlines() if line.endswith("GPU-node-1-0")]
+    assert dict(zip(titles, first, strict=True)) == {
+        "DEVICE": "0",
+        "MODEL": "A100-80GB",
+        "MEMORY": "79.1GiB",
+        "HELD": "79.1GiB",
+        "COMPUTE": "100%",
+        "JOBS": "2",
+        "UUID": "GPU-node-1-0",
+    }
     assert "1 ready" in muster("state").output.replace("ready 1", "1 ready")
     assert muster("cordon", "node-1", "--reason", "fan").output == "node-1 is cordoned\n"
     assert muster("uncordon", "node-1").exit_code == 0

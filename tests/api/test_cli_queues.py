@@ -47,6 +47,19 @@ def test_one_file_serves_queues_and_policy(muster: Muster, cluster: str) -> None
     assert json.loads(muster("state", "--json").output)["sequence"] == 4  # a node, two queues, a policy
 
 
+def test_what_is_above_what_the_cluster_has_is_told_beside_the_answer(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "large.toml"
+    lanes = '[policy]\nlanes = [{ name = "a", devices = 5 }, { name = "b", devices = "50%" }]'
+    file.write_text(f'[[queue]]\nname = "large"\nguarantee = 12\n{lanes}')
+
+    queues, policy = muster("queues", "apply", str(file), "--dry-run"), muster("policy", "apply", str(file))
+
+    assert queues.exit_code == policy.exit_code == 0
+    assert queues.stderr == "warning: queue large is guaranteed 12 devices; the cluster has 8 devices now\n"
+    assert policy.stderr == "warning: the lanes keep 9 devices together (a 5 + b 50%); the cluster has 8 devices now\n"
+    assert "warning" not in queues.stdout + policy.stdout
+
+
 def test_queues_are_shown_as_a_tree(muster: Muster, cluster: str) -> None:
     muster("queues", "apply", cluster)
     muster("submit", "--queue", "research/vision", "--gpus", "2", "--", "true")

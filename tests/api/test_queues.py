@@ -82,6 +82,25 @@ async def test_one_queue_by_its_path(harness: Harness, http: aiohttp.ClientSessi
     assert (await ask(http, "GET", "/v1/queues/nobody"))[0] == 404
 
 
+async def test_a_guarantee_above_what_the_cluster_has_now_is_a_warning(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    wanted = {"queues": [{"name": "a", "guarantee": 5}]}
+    assert (await good(http, "PUT", "/v1/queues", wanted, dry_run="true"))["warnings"] == []  # there is no node yet
+    await harness.add_node("node-1", devices=4)
+    answer = await good(http, "PUT", "/v1/queues", wanted)
+    assert (answer["made"], answer["warnings"]) == (
+        ["a"],
+        ["queue a is guaranteed 5 devices; the cluster has 4 devices now"],
+    )
+    lanes = {"lanes": [{"name": "quick", "devices": 6}]}
+    answer = await good(http, "PUT", "/v1/policy", lanes)
+    assert answer["warnings"] == ["lane quick keeps 6 devices; the cluster has 4 devices now"]
+    assert (await good(http, "PUT", "/v1/policy", lanes))["warnings"] == answer["warnings"]
+    await harness.add_node("node-2", devices=4)
+    assert (await good(http, "PUT", "/v1/policy", lanes))["warnings"] == []
+
+
 async def test_what_prune_removes(harness: Harness, http: aiohttp.ClientSession) -> None:
     before = {"queues": [RESEARCH, VISION, {"name": "ops"}, {"name": "default", "weight": 7}]}
     await good(http, "PUT", "/v1/queues", before)
@@ -180,7 +199,11 @@ async def test_a_dry_run_changes_nothing(harness: Harness, http: aiohttp.ClientS
     ("body", "pointer", "words"),
     [
         ({}, "/queues", "required"),
-        ({"queues": [{"name": "a"}, {"name": "b", "guarantee": "x"}]}, "/queues/1/guarantee", "a percentage such as"),
+        (
+            {"queues": [{"name": "a"}, {"name": "b", "guarantee": "x"}]},
+            "/queues/1/guarantee",
+            "a percentage from 0% to 100%",
+        ),
         ({"queues": [{"name": "a", "color": 1}]}, "/queues/0/color", "unknown field"),
         ({"queues": [{"name": "b"}, {"name": "a/b"}]}, "/queues/1/name", "there is no queue a"),
         ({"queues": [{"name": "default/b"}]}, "/queues/0/name", "none below it"),

@@ -10,7 +10,7 @@ import pytest
 from api_harness import FakeOutputs, Harness
 
 from muster.events.log import LogUnavailableError, Message
-from muster.events.spec import JobSpec, LimitsSpec
+from muster.events.spec import GpuSpec, JobSpec, LimitsSpec
 from muster.events.types import JobSubmitted, NodeCordoned
 
 AN_HOUR: Final = LimitsSpec(estimate=3600)
@@ -50,6 +50,33 @@ async def test_the_queue_shows_what_runs_and_what_waits_and_why(harness: Harness
     assert (waiting["id"], waiting["state"], waiting["code"], waiting["nodes"]) == (second, "PENDING", "PD", [])
     assert "2 are idle" in waiting["why"]
     assert waiting["elapsed_ms"] is None
+
+
+async def test_why_is_worked_out_for_those_next_in_line_and_null_behind_them(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    first, _ = await _busy(harness)
+    for _ in range(25):
+        await _submit(harness, 4)
+    pending = (await _get(http, "/v1/queue"))["pending"]
+    assert [bool(row["why"] and row["reason"]) for row in pending] == [True] * 25 + [False]
+    assert (pending[25]["why"], pending[25]["reason"]) == (None, None)
+    jobs = {row["id"]: row for row in (await _get(http, "/v1/jobs"))["jobs"]}
+    assert (jobs[pending[0]["id"]]["why"], jobs[first]["why"], jobs[first]["reason"]) == (None, "", "")
+
+
+async def test_a_node_shows_how_full_a_shared_device_is(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1", devices=2)
+    shares = [GpuSpec(memory=20 * 1024, compute=0.5), GpuSpec(memory=40 * 1024, compute=0.125)]
+    jobs = [
+        await harness.append(JobSubmitted("ada", JobSpec(command=["true"], gpus=1, gpu=share)), "default")
+        for share in shares
+    ]
+    await harness.decide()
+    [shared, idle] = (await _get(http, "/v1/nodes/node-1"))["devices"]
+    assert (shared["jobs"], shared["compute_held_milli"], shared["memory_held_mib"]) == (jobs, 625, 60_750)  # of 81,000
+    assert (idle["jobs"], idle["compute_held_milli"], idle["memory_held_mib"]) == ([], 0, 0)
+    assert (await _get(http, "/v1/nodes"))["nodes"][0]["devices"] == [shared, idle]
 
 
 async def test_the_queue_shows_when_those_that_wait_are_expected_to_start(

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from muster.core.conversion import Problem, SpecError
-from muster.core.policy_check import check_policy, check_queue, check_queues, tree_problems
+from muster.core.policy_check import check_policy, check_queue, check_queues, size_warnings, tree_problems
+from muster.core.queues import Tree
 from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
 
 
@@ -191,6 +192,22 @@ def test_lanes_that_leave_nothing() -> None:
         ("/policy/lanes/1/devices", "lanes may keep less than 100 % of the cluster: x 50% + y 50%")
     ]
     assert _tree(lanes=(Lane("x", 1), Lane("x", 2))) == [("/policy/lanes/1/name", "lane x is there twice")]
+
+
+def _warnings(*queues: QueueSpec, devices: int = 8) -> list[str]:
+    total = (devices * 1000, devices * 81_000, devices * 8, devices * 65_536)
+    return size_warnings(Tree({each.name: each for each in queues}, Policy(), total))
+
+
+def test_guarantees_above_what_the_cluster_has() -> None:
+    assert _warnings(QueueSpec("a", guarantee=8), QueueSpec("a/b", guarantee="100%")) == []
+    assert _warnings(QueueSpec("a", guarantee=9), QueueSpec("a/b", guarantee=1)) == [
+        "queue a is guaranteed 9 devices; the cluster has 8 devices now"
+    ]
+    assert _warnings(QueueSpec("a", guarantee=5), QueueSpec("b", guarantee="50%")) == [
+        "the queues at the top are guaranteed 9 devices together (a 5 + b 50%); the cluster has 8 devices now"
+    ]
+    assert _warnings(QueueSpec("a", guarantee=1), devices=0) == []
 
 
 def test_more_queues_than_there_may_be() -> None:
