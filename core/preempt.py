@@ -1,10 +1,10 @@
 """Preemption: which running jobs are stopped so that a waiting one gets its room.
 
 Who may evict whom: a job those of lower priority in its own queue, where that is its order, unless they had waited so
-long that they would still come before it; a job whose queue stays within its guarantee with it those of queues that hold
-more than theirs (never below it). Victims are taken by lowest priority, then by least work lost, those of other queues
-first; whoever the job does not need is given back, the most work first. A job is left alone for its first while, after
-its budget of preemptions, and where it does not allow it.
+long that they would still come before it; a job whose queue stays within its guarantee with it those of queues that
+hold more than theirs (never below it). Victims are taken by lowest priority, then by least work lost, those of other
+queues first; whoever the job does not need is given back, the most work first. A job is left alone for its first while,
+after its budget of preemptions, and where it does not allow it.
 """
 
 from collections.abc import Iterator
