@@ -111,10 +111,16 @@ class Ledger:
 
     def over_guarantee(self, queue: Queue) -> bool:
         """Whether a queue holds more than it is guaranteed, less what it is giving up."""
-        return not within(self.staying(queue), queue.protected)
+        return not within(self.staying(queue), queue.guarantee)
+
+    def may_lose(self, queue: Queue, *, devices: bool) -> bool:
+        """Whether others may take from a queue work with or without devices."""
+        return self.over_guarantee(queue) or (queue.is_guaranteed_by_number and not devices)
 
     def keeps_guarantee(self, queue: Queue, claim: Vector) -> bool:
-        """Whether a queue stays within its guarantee with a claim more."""
+        """Whether a claim is within what a queue is guaranteed, beside what it holds."""
+        if queue.is_guaranteed_by_number and not claim[0]:
+            return False
         return queue.guarantee != NOTHING and within(plus(self.staying(queue), claim), queue.guarantee)
 
     def part_of_guarantee_ppm(self, queue: Queue) -> int:

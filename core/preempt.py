@@ -102,8 +102,7 @@ class Preemptor:
         return [
             queue
             for queue in asker.claimant.queue.upwards()
-            if queue.guarantee != NOTHING
-            and within(plus(ledger.staying(queue), asker.least), queue.guarantee)
+            if ledger.keeps_guarantee(queue, asker.least)
             and queue.spec.reclaim == "preempt"
             and self._step_allows(queue, asker)
         ]
@@ -126,14 +125,14 @@ class Preemptor:
         return awaited == NOTHING or within(plus(awaited, asker.least), queue.step)
 
     def borrowers(self, branch: Queue) -> list[str]:
-        """The leaf queues beside a branch that hold more than their guarantee, as do all that they are in up to it."""
+        """The leaf queues beside a branch that may lose something, as may all that they are in up to it."""
         ledger = self._draft.ledger
         assert branch.parent is not None
         found: list[str] = []
         open_queues = [queue for queue in branch.parent.children if queue is not branch]
         while open_queues:
             queue = open_queues.pop()
-            if not ledger.over_guarantee(queue):
+            if not ledger.may_lose(queue, devices=False):
                 continue
             open_queues += queue.children
             if queue.is_leaf:
@@ -247,6 +246,6 @@ class _Permit:
         for queue in self._ledger.tree.queues[victim.spec.queue].upwards():
             if queue.parent is not None and self._queue.is_under(queue):
                 return True  # both are in it: it loses nothing
-            if not self._ledger.over_guarantee(queue):
+            if not self._ledger.may_lose(queue, devices=victim.spec.gpus > 0):
                 return False
         return True

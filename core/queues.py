@@ -62,10 +62,8 @@ def resolve(portion: Portion, whole: Vector) -> Vector:
 
 
 class Queue:
-    """One queue. `protected` is what nobody takes from it: its guarantee, with CPUs and host memory in proportion where
-    that is a number of devices. `ceiling` is what it may hold at most; `kept` the part of its guarantee that is lent to
-    nobody; `entitled_ppm` its share if everybody asked: the guarantee, and by weight a part of what is guaranteed to
-    nobody."""
+    """One queue. `ceiling` is what it may hold at most; `kept` the part of its guarantee that is lent to nobody;
+    `entitled_ppm` its share if everybody asked: the guarantee, and by weight a part of what is guaranteed to nobody."""
 
     __slots__ = (
         "ceiling",
@@ -78,7 +76,6 @@ class Queue:
         "order",
         "parent",
         "path",
-        "protected",
         "spec",
         "step",
         "urgent_bound",
@@ -94,7 +91,6 @@ class Queue:
         self.children: Final[list[Queue]] = []
         above = parent if parent is not None else self
         self.guarantee = NOTHING
-        self.protected = NOTHING
         self.ceiling = UNBOUNDED
         self.entitled_ppm = MILLION
         self.limited = False  # whether anybody said what it may hold at most: else its ceiling is the cluster
@@ -141,6 +137,11 @@ class Queue:
     def is_leaf(self) -> bool:
         """Whether jobs wait here."""
         return not self.children
+
+    @property
+    def is_guaranteed_by_number(self) -> bool:
+        """Whether its guarantee is a number of devices, which is no word on work without devices."""
+        return self.guarantee[2] == ENDLESS
 
     def upwards(self) -> "Iterator[Queue]":
         """This queue and those it is in, without the root."""
@@ -192,8 +193,6 @@ class Tree:
         self.keepers: Final = [queue for queue in self.queues.values() if queue.kept != NOTHING]
         self.lanes: Final = [BoundLane(lane, total) for lane in policy.lanes]
         self._entitle(self.root)
-        for queue in self.queues.values():
-            queue.protected = self._protected(queue.guarantee)
 
     def _entitle(self, parent: Queue) -> None:
         guaranteed = [self._guaranteed_ppm(queue) for queue in parent.children]
@@ -202,15 +201,6 @@ class Tree:
         for queue, ppm in zip(parent.children, guaranteed, strict=True):
             queue.entitled_ppm = max(1, ppm + spare * queue.spec.weight // weights)
             self._entitle(queue)
-
-    def _protected(self, guarantee: Vector) -> Vector:
-        devices, mib, cpus, memory_mib = guarantee
-        whole = max(1, self.total[0])
-        if cpus == ENDLESS:
-            cpus = self.total[2] * devices // whole
-        if memory_mib == ENDLESS:
-            memory_mib = self.total[3] * devices // whole
-        return devices, mib, cpus, memory_mib
 
     def _guaranteed_ppm(self, queue: Queue) -> int:
         return 0 if queue.guarantee == NOTHING else queue.guarantee[0] * MILLION // max(1, self.total[0])

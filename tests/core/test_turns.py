@@ -114,7 +114,7 @@ def test_whoever_waited_long_enough_to_come_first_is_not_stopped_by_priority() -
     assert urgent in script.cluster.state.rooms
 
 
-def test_a_number_of_devices_guarantees_their_part_of_the_cpus_and_no_more() -> None:
+def test_a_number_of_devices_guarantees_nothing_to_work_without_devices() -> None:
     script = cluster(4, 1, AT_ONCE, QueueSpec("a", guarantee=2), QueueSpec("b", guarantee=1))
     [hog] = running(script, spec(0, queue="b", cpus=128))
     asker = script.submit(spec(1, queue="a"))
