@@ -55,6 +55,7 @@ class Allocator:
         self._asker: Asker | None = None  # whose shadow it is
         self.holds: Final[dict[str, Hold]] = {}
         self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
+        self._strict_is_ripe = False  # whether such a head comes before all shares
         self._strict_under: Final[list[Queue]] = []  # where others do not go beyond their shares for such heads
         self._wake_at = ENDLESS
 
@@ -235,9 +236,11 @@ class Allocator:
             line.depth = 0
             tree = draft.ledger.tree
             self.strict_for = self.strict_for or job.id
+            up = asker.claimant.queue.upwards()
+            self._strict_is_ripe |= any(self._turns.is_ripe(queue, job, asker.least) for queue in up)
             self._strict_under.append(tree.queues[limits[-1]] if limits else tree.root)
             return "passed"
-        line.depth = self._policy.backfill.depth
+        line.depth = self._policy.backfill.depth + 1  # with the head itself
         if limits:
             queue = draft.ledger.tree.queues[limits[-1]]
             if queue.path not in self.holds:
@@ -258,6 +261,8 @@ class Allocator:
         ledger = self._draft.ledger
         if not any(asker.claimant.queue.is_under(queue) for queue in self._strict_under):
             return False
+        if self._strict_is_ripe:
+            return not any(ledger.keeps_guarantee(queue, asker.least) for queue in asker.claimant.queue.upwards())
         return any(
             ledger.tree.share_ppm(plus(ledger.staying(queue), asker.least)) > queue.entitled_ppm
             for queue in asker.claimant.queue.upwards()

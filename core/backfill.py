@@ -14,7 +14,7 @@ from muster.core.holdings import Claim
 from muster.core.ledger import Claimant, negative
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft
-from muster.core.queues import ENDLESS, Queue, Vector, minus, plus, within
+from muster.core.queues import ENDLESS, UNBOUNDED, Queue, Vector, minus, plus, within
 from muster.core.releasing import Asker, Releaser, first_fit
 from muster.core.schedule import SECOND_NS, End
 from muster.core.state import Job
@@ -30,34 +30,63 @@ class Hold:
     def __init__(self, draft: Draft, asker: Asker, at: int) -> None:
         self.job: Final = asker.job.id
         self.at: Final = at
-        ledger = draft.ledger
-        self.slack: Final[dict[str, Vector]] = {
-            queue.path: minus(queue.ceiling, plus(ledger.staying(queue), asker.least))
-            for queue in asker.claimant.queue.upwards()
-            if queue.limited
-        }
-        self.lane_slack: Final = [
-            ENDLESS if admitted else ledger.tree.total[0] - lane.size - counts[0] + counts[1] - asker.least[0]
-            for lane, admitted, counts in zip(ledger.tree.lanes, asker.claimant.lanes, ledger.outside, strict=True)
+        ledger, who, claim = draft.ledger, asker.claimant, asker.least
+        tree = ledger.tree
+        self._slack: Final[dict[tuple[str, str], Vector]] = {}  # of queues; of a user in one, or of its urgent work
+        for queue in who.queue.upwards():
+            if queue.limited:
+                self._slack[queue.path, ""] = minus(queue.ceiling, plus(ledger.staying(queue), claim))
+            if queue.user_bound is not UNBOUNDED:
+                held = ledger.staying_of_user(queue.path, who.user)
+                self._slack[queue.path, f"user {who.user}"] = minus(queue.user_bound, plus(held, claim))
+            if queue.path in who.urgent:
+                held = ledger.staying_urgent(queue.path)
+                self._slack[queue.path, "urgent"] = minus(queue.urgent_bound, plus(held, claim))
+        self._lane_slack: Final = [
+            ENDLESS if admitted else tree.total[0] - lane.size - counts[0] + counts[1] - claim[0]
+            for lane, admitted, counts in zip(tree.lanes, who.lanes, ledger.outside, strict=True)
         ]
+        lanes = sum(lane.size for lane in tree.lanes)
+        large = ledger.large[0] - ledger.large[1]
+        self._large_slack = ENDLESS if who.small or not lanes else tree.total[0] - lanes - large - claim[0]
+        kept = ledger.kept_by_others(who.queue, staying=True)
+        left = minus(minus(tree.total, kept), plus(ledger.staying(tree.root), claim))
+        a, b, c, d = (part if keeps else ENDLESS for part, keeps in zip(left, kept, strict=True))
+        self._kept_slack: Vector = (a, b, c, d)
+        self._keepers: Final = [queue for queue, _ in tree.keeping(who.queue, ledger.staying)]
 
     def bars(self, who: Claimant, claim: Vector) -> bool:
         """Whether a claim that is still held at that time would stand in the job's way."""
-        for queue in who.queue.upwards():
-            slack = self.slack.get(queue.path)
-            if slack is not None and not within(claim, slack):
-                return True
-        lanes = zip(who.lanes, self.lane_slack, strict=True)
+        if any(not within(claim, self._slack[key]) for key in self._keys(who)):
+            return True
+        if not within(claim, self._kept_slack) and not self._is_kept_for(who):
+            return True
+        if not who.small and claim[0] > self._large_slack:
+            return True
+        lanes = zip(who.lanes, self._lane_slack, strict=True)
         return any(not admitted and claim[0] > slack for admitted, slack in lanes)
 
     def note(self, who: Claimant, claim: Vector) -> None:
         """Such a claim is held."""
-        for queue in who.queue.upwards():
-            if queue.path in self.slack:
-                self.slack[queue.path] = minus(self.slack[queue.path], claim)
+        for key in self._keys(who):
+            self._slack[key] = minus(self._slack[key], claim)
+        if not self._is_kept_for(who):
+            self._kept_slack = minus(self._kept_slack, claim)
+        if not who.small:
+            self._large_slack -= claim[0]
         for number, admitted in enumerate(who.lanes):
             if not admitted:
-                self.lane_slack[number] -= claim[0]
+                self._lane_slack[number] -= claim[0]
+
+    def _is_kept_for(self, who: Claimant) -> bool:
+        """Whether a claim comes out of what its own queue keeps."""
+        return any(who.queue.is_under(keeper) for keeper in self._keepers)
+
+    def _keys(self, who: Claimant) -> Iterator[tuple[str, str]]:
+        """The bounds that a claim and the job share."""
+        for queue in who.queue.upwards():
+            kinds = "", f"user {who.user}", "urgent" if queue.path in who.urgent else ""
+            yield from (key for key in dict.fromkeys((queue.path, kind) for kind in kinds) if key in self._slack)
 
 
 class Shadow(Hold):
@@ -161,15 +190,17 @@ def _ends(draft: Draft, under: Queue | None) -> Iterator[End]:
     """The expected ends of what runs, and of what the pass has started, under a queue or anywhere; whoever the pass
     stops for others is spoken for."""
     cluster = draft.cluster
-    queues = draft.ledger.tree.queues
+    queue_of = draft.ledger.tree.queue_of
     ends = {
-        path: line for path, line in cluster.schedule.by_queue.items() if under is None or queues[path].is_under(under)
+        path: line
+        for path, line in cluster.schedule.by_queue.items()
+        if under is None or queue_of(path).is_under(under)
     }
     started: list[End] = []
     for job_id in draft.started:
         job = cluster.state.jobs[job_id]
         seconds = expected_s(cluster.state, job)[0]
-        if under is None or queues[job.spec.queue].is_under(under):
+        if under is None or queue_of(job.spec.queue).is_under(under):
             started.append((draft.plan.now_at + seconds * SECOND_NS if seconds else ENDLESS, job_id))
     for end in merge(sorted(started), *ends.values()):
         if end[1] not in draft.victims:

@@ -145,11 +145,11 @@ class _Simulation:
     def _note_use(self, job: Job, attempt: Attempt, sign: int) -> None:
         """The user holds more from now on, or less."""
         state = self._state
-        devices = sum(len(worker.devices) for worker in attempt.workers if worker.phase != "gone")
+        milli = sum(self._cluster.occupied(job, worker) for worker in attempt.workers if worker.phase != "gone")
         use = state.past_use.setdefault(f"{job.spec.queue}\n{job.user}", PastUse(settled_at=state.time_at))
         use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
         use.settled_at = state.time_at
-        use.held += sign * self._cluster.demand(job).compute * devices
+        use.held = max(0, use.held + sign * milli)
 
     def _release(self, job: Job) -> None:
         self._cluster.unreserve(job)

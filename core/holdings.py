@@ -98,6 +98,13 @@ class Holdings:
         cpus, memory_mib = demand.host_share(len(worker.devices), len(job.attempt.workers))
         return Share(worker.node, tuple(worker.devices), cpus, memory_mib)
 
+    def occupied(self, job: Job, worker: Worker) -> int:
+        """The thousandths of devices that a worker's claim counts."""
+        node = self.state.nodes.get(worker.node)
+        devices = node.inventory.devices if node is not None else []
+        demand = self.demand(job)
+        return sum(demand.occupies(devices[index]) for index in worker.devices if index < len(devices))
+
     def vector_of(self, share: Share, demand: Demand) -> Vector:
         """A share of a node in the ledger's terms: nothing on a lost node, which adds nothing to the cluster."""
         node = self.state.nodes.get(share.node)

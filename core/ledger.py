@@ -53,7 +53,7 @@ class Ledger:
         self._claimants: Final[dict[int, Claimant]] = {}
 
     def claimant(self, job: Job) -> Claimant:
-        """A job in the ledger's terms. Raises KeyError for a queue that is not there."""
+        """A job in the ledger's terms."""
         known = self._claimants.get(job.id)
         if known is None:
             known = self._claimants[job.id] = self._claimant(job)
@@ -64,7 +64,7 @@ class Ledger:
         self._claimants.pop(job, None)
 
     def _claimant(self, job: Job) -> Claimant:
-        queue = self.tree.queues[job.spec.queue]
+        queue = self.tree.queue_of(job.spec.queue)
         urgent = tuple(
             each.path for each in queue.upwards() if each.urgent_bound != UNBOUNDED and job.priority >= each.urgent_from
         )
@@ -108,6 +108,15 @@ class Ledger:
         if queue.parent is None:
             return minus(self.all_held, self.all_leaving)
         return minus(self.held[queue.path], self.leaving[queue.path])
+
+    def staying_of_user(self, queue: str, user: str) -> Vector:
+        """What a user holds in a queue less what is being given up."""
+        key = queue, user
+        return minus(self.users.get(key, NOTHING), self.users_leaving.get(key, NOTHING))
+
+    def staying_urgent(self, queue: str) -> Vector:
+        """What a queue's urgent jobs hold less what is being given up."""
+        return minus(self.urgent.get(queue, NOTHING), self.urgent_leaving.get(queue, NOTHING))
 
     def over_guarantee(self, queue: Queue) -> bool:
         """Whether a queue holds more than it is guaranteed, less what it is giving up."""
@@ -169,7 +178,7 @@ class Ledger:
         """Lanes, and what queues keep for themselves, both against the whole cluster."""
         found: list[Obstacle] = []
         total = self.tree.total
-        kept = self._kept_by_others(who.queue, staying=staying)
+        kept = self.kept_by_others(who.queue, staying=staying)
         held = self._now(self.all_held, self.all_leaving, staying=staying)
         if kept != NOTHING:
             a, b, c, d = (whole - part if part else ENDLESS for whole, part in zip(total, kept, strict=True))
@@ -187,7 +196,7 @@ class Ledger:
                 found.append(_device_obstacle("lane", names, large, total[0] - size - kept[0], claim))
         return found
 
-    def _kept_by_others(self, queue: Queue, *, staying: bool) -> Vector:
+    def kept_by_others(self, queue: Queue, *, staying: bool) -> Vector:
         """What other queues keep for themselves and do not hold."""
         held = self.staying if staying else self._held
         return reduce(plus, (kept for _, kept in self.tree.keeping(queue, held)), NOTHING)

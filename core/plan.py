@@ -66,6 +66,7 @@ class Draft:
             name: dict(claims) for name, claims in cluster.reserved_on.items()
         }
         self._parting: set[str] | None = None
+        self._later: Final[dict[str, NodeRoom]] = {}
 
     def close(self) -> None:
         """Take back what was booked."""
@@ -120,6 +121,7 @@ class Draft:
         for share, _ in claims:
             self.room.take(share, demand)
             self._touched.add(share.node)
+            self._later.pop(share.node, None)
             self._new_on.setdefault(share.node, []).append((share, demand))
         self._charge(who, self.vector(claims))
         self.hold_port(address, port)
@@ -221,6 +223,7 @@ class Draft:
     def renew(self, name: str) -> None:
         """Compute a node's room anew after a change to what is claimed or reserved there."""
         self._touched.add(name)
+        self._later.pop(name, None)
         now = NodeRoom(self.cluster.state.nodes[name].inventory)
         for share, demand in (*self.cluster.claims_on(name), *self._new_on.get(name, ())):
             now.claim(share, demand)
@@ -236,8 +239,12 @@ class Draft:
         return room
 
     def later(self, name: str) -> NodeRoom:
-        """A node once all that leaves has left and whom room is reserved for has come."""
-        room = NodeRoom(self.cluster.state.nodes[name].inventory)
+        """A node once all that leaves has left and whom room is reserved for has come. What is done to the view must be
+        undone."""
+        known = self._later.get(name)
+        if known is not None:
+            return known
+        room = self._later[name] = NodeRoom(self.cluster.state.nodes[name].inventory)
         jobs = self.cluster.state.jobs
         for (job_id, _), worker in self.cluster.workers_on[name].items():
             if job_id not in self.cluster.leaving and job_id not in self.victims:

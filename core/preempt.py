@@ -34,6 +34,7 @@ class Preemptor:
     def __init__(self, draft: Draft) -> None:
         self._draft: Final = draft
         self._policy: Final = draft.cluster.state.policy.preemption
+        self._on_node: Final[dict[tuple[str, int, tuple[str, ...]], dict[str, int]]] = {}
         self._by_queue: Final[dict[str, list[Candidate]]] = {}
         self.wake_at: int | None = None
         self.tried = False
@@ -81,11 +82,11 @@ class Preemptor:
         if min(self._draft.cluster.schedule.priorities.get(queue, {}), default=priority) >= priority:
             return []
         jobs = self._draft.cluster.state.jobs
-        return [
-            candidate
-            for candidate in self._of_queue(queue)
-            if candidate[0] < priority and self.outranks(asker.job, jobs[-candidate[2]])
-        ]
+        lower = [candidate for candidate in self._of_queue(queue) if candidate[0] < priority]
+        found = [candidate for candidate in lower if self.outranks(asker.job, jobs[-candidate[2]])]
+        if len(found) < len(lower):
+            self.tried = True  # as it waits it may come before them
+        return found
 
     def outranks(self, asking: Job, running: Job) -> bool:
         """Whether a waiting job comes before one of its queue that runs, for as long as that had waited."""
@@ -116,7 +117,7 @@ class Preemptor:
         awaited = NOTHING
         for room in state.rooms.values():
             job = state.jobs[room.job]
-            if room.victims and draft.ledger.tree.queues[job.spec.queue].is_under(queue):
+            if room.victims and draft.ledger.tree.queue_of(job.spec.queue).is_under(queue):
                 awaited = plus(awaited, draft.vector(draft.cluster.room_claims(room)))
         for job_id in sorted(draft.benefits):
             other = Asker(draft, state.jobs[job_id], frozenset())
@@ -146,16 +147,24 @@ class Preemptor:
         if not demand.gpus or not demand.exclusive or place(draft.room, demand, asker.excluded) is not None:
             return True
         rooms = draft.room.rooms
-        on_node: dict[str, int] = dict.fromkeys(draft.parting(), 0)
-        for job in self._candidates(own, lenders):
-            for worker in job.attempt.workers if job.attempt is not None else ():
-                if worker.phase != "gone":
-                    on_node[worker.node] = on_node.get(worker.node, 0) + len(worker.devices)
+        on_node = dict.fromkeys(draft.parting(), 0) | self._devices_by_node(asker, own, lenders)
         if demand.nodes == 1 or (demand.nodes is None and demand.gpus <= draft.room.largest):
             idle = (count + sum(map(len, rooms[name].idle.values())) for name, count in on_node.items())
             return max(idle, default=0) >= demand.gpus
         idle_anywhere = sum(pool.idle_devices for pool in draft.room.models.values())
         return idle_anywhere + sum(on_node.values()) >= demand.gpus
+
+    def _devices_by_node(self, asker: Asker, own: list[Candidate], lenders: list[str]) -> dict[str, int]:
+        """How many devices the candidates hold on each node, or held before some of them were taken in this pass."""
+        key = asker.job.spec.queue if own else "", len(own), tuple(lenders)
+        on_node = self._on_node.get(key)
+        if on_node is None:
+            on_node = self._on_node[key] = {}
+            for job in self._candidates(own, lenders):
+                for worker in job.attempt.workers if job.attempt is not None else ():
+                    if worker.phase != "gone":
+                        on_node[worker.node] = on_node.get(worker.node, 0) + len(worker.devices)
+        return on_node
 
     def _candidates(self, own: list[Candidate], lenders: list[str]) -> Iterator[Job]:
         """Those of other queues first: a queue that may have room back does not lose its own work for it."""
@@ -243,7 +252,7 @@ class _Permit:
     def __call__(self, victim: Job) -> bool:
         if victim.spec.queue == self._queue.path:
             return True
-        for queue in self._ledger.tree.queues[victim.spec.queue].upwards():
+        for queue in self._ledger.tree.queue_of(victim.spec.queue).upwards():
             if queue.parent is not None and self._queue.is_under(queue):
                 return True  # both are in it: it loses nothing
             if not self._ledger.may_lose(queue, devices=victim.spec.gpus > 0):

@@ -205,6 +205,10 @@ class Tree:
     def _guaranteed_ppm(self, queue: Queue) -> int:
         return 0 if queue.guarantee == NOTHING else queue.guarantee[0] * MILLION // max(1, self.total[0])
 
+    def queue_of(self, path: str) -> Queue:
+        """A job's queue. One that was taken away while the job was being given its place counts as the default one."""
+        return self.queues.get(path) or self.queues[DEFAULT_QUEUE]
+
     def keeping(self, queue: Queue, held: Callable[[Queue], Vector]) -> list[tuple[Queue, Vector]]:
         """The outermost queues that keep something from another, and how much beside what they hold: of their own
         guarantee, or for those in them together, whichever is more."""

@@ -6,7 +6,6 @@ whose next job is larger than the queue's share and has waited until that made u
 of their share that they hold. Ties go to the queue whose next job has waited longer.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
@@ -28,52 +27,44 @@ class OpenLine:
     """A queue's line as a pass works through it: `depth` is how many are still looked at, `blocked_by` the head that
     waits (0 = none does)."""
 
-    __slots__ = ("_ahead", "_jobs", "blocked_by", "depth")
+    __slots__ = ("_at", "_found", "_jobs", "_read", "blocked_by", "depth")
 
     def __init__(self, jobs: Iterator[int]) -> None:
         self._jobs: Final = jobs
-        self._ahead: Final = deque(islice(jobs, 1))  # those whose turn comes next, as far as they were looked for
+        self._read: Final = list(islice(jobs, 1))
+        self._at = 0  # who of those read is next
+        self._found = 0  # those before it were found not to be wanted by `first`
         self.blocked_by = 0
         self.depth = ENDLESS
 
     @property
     def next(self) -> int | None:
         """Who is next; None = nobody is looked at any more."""
-        return self._ahead[0] if self._ahead and self.depth > 0 else None
+        return self._read[self._at] if self._at < len(self._read) and self.depth > 0 else None
 
     def advance(self) -> None:
         """Who was next has been looked at."""
         self.depth -= 1
-        self._ahead.popleft()
-        if not self._ahead and self.depth > 0:
-            self._ahead.extend(islice(self._jobs, 1))
+        self._at += 1
+        if self._at == len(self._read) and self.depth > 0:
+            self._read.extend(islice(self._jobs, 1))
 
     def pass_over(self, unwanted: Callable[[int], bool]) -> None:
         """Go on to the next that is not unwanted."""
-        ahead, jobs, depth = self._ahead, self._jobs, self.depth
-        while ahead and depth > 0 and unwanted(ahead[0]):
-            ahead.popleft()
-            depth -= 1
-        while not ahead and depth > 0:
-            job = next(jobs, None)
-            if job is None:
-                break
-            if unwanted(job):
-                depth -= 1
-            else:
-                ahead.append(job)
-        self.depth = depth
+        while (job := self.next) is not None and unwanted(job):
+            self.advance()
 
     def first(self, wanted: Callable[[int], bool]) -> int | None:
-        """The first that is wanted, of those who are still to be looked at."""
-        for job in self._ahead:
-            if wanted(job):
-                return job
-        for job in self._jobs:
-            self._ahead.append(job)
-            if wanted(job):
-                return job
-        return None
+        """The first that is wanted, of those who are still to be looked at; always asked for the same."""
+        self._found = max(self._found, self._at)
+        while True:
+            if self._found == len(self._read):
+                self._read.extend(islice(self._jobs, 1))
+                if self._found == len(self._read):
+                    return None
+            if wanted(self._read[self._found]):
+                return self._read[self._found]
+            self._found += 1
 
 
 class Turns:
@@ -151,11 +142,12 @@ class Turns:
             return 3, 0, job.since, queue.path
         if ledger.keeps_guarantee(queue, claim):
             return 0, ledger.part_of_guarantee_ppm(queue), job.since, queue.path
-        if self._is_ripe(queue, job, claim):
+        if self.is_ripe(queue, job, claim):
             return 1, 0, job.since, queue.path
         return 2, ledger.part_of_share_ppm(queue), job.since, queue.path
 
-    def _is_ripe(self, queue: Queue, job: Job, claim: Vector) -> bool:
+    def is_ripe(self, queue: Queue, job: Job, claim: Vector) -> bool:
+        """Whether a job is larger than its queue's share, and has waited until that made up for it."""
         ageing = self._draft.cluster.state.policy.ageing
         if not ageing or self._draft.ledger.tree.share_ppm(claim) <= queue.entitled_ppm:
             return False

@@ -90,8 +90,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     cluster.hold_port(attempt)
     nodes = state.nodes
     void: list[Worker] = []
-    devices = sum(len(worker.devices) for worker in workers)
-    worker_rules.note_use(cluster, job, cluster.demand(job).occupies_at_least(0) * devices)
+    worker_rules.note_use(cluster, job, sum(cluster.occupied(job, worker) for worker in workers))
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)

@@ -32,7 +32,7 @@ def note_use(cluster: Cluster, job: Job, change: int) -> None:
         use = state.past_use[key] = PastUse(settled_at=state.time_at)
     use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
     use.settled_at = state.time_at
-    use.held += change
+    use.held = max(0, use.held + change)
 
 
 def find_worker(cluster: Cluster, job_id: int, number: int, rank: int) -> tuple[Job, Attempt, Worker] | None:
@@ -132,7 +132,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.phase = "gone"
     worker.exit = exit_status
     cluster.release(job.id, worker)
-    note_use(cluster, job, -cluster.demand(job).occupies_at_least(0) * len(worker.devices))
+    note_use(cluster, job, -cluster.occupied(job, worker))
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
