@@ -3,9 +3,11 @@
 from cluster_script import spec
 from policy_script import AT_ONCE, HOUR, NO_PREEMPTION, cluster, pass_time, phases, running, starts
 
+from muster.core.decide import decide
 from muster.events import types as t
 from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
 from muster.events.spec import GpuSpec, LimitsSpec, PreemptionSpec
+from muster.projections.fold import Fold
 
 CALM = Policy(preemption=NO_PREEMPTION)
 
@@ -146,3 +148,87 @@ def test_without_backfill_the_order_is_kept_although_more_would_fit() -> None:
     script.exit(holder)
     script.settle()
     assert script.job(head).phase == "STARTING"
+
+
+def test_a_job_that_is_ripe_is_not_passed_without_backfill_either() -> None:
+    """Larger than its queue's share, after 30 hours: the other queue's jobs do not take what becomes free."""
+    script = cluster(4, 1, Policy(backfill=Backfill("none"), preemption=NO_PREEMPTION), QueueSpec("a"), QueueSpec("b"))
+    small = running(script, *[spec(1, queue="b")] * 2, spec(1, queue="a"))
+    large = script.submit(spec(4, queue="a"))
+    pass_time(script, 31 * HOUR)
+    for job in small:
+        script.submit(spec(1, queue="b"))
+        script.exit(job)
+        script.settle()
+    assert phases(script, large) == ["STARTING"]
+
+
+def test_a_decision_that_lands_after_its_jobs_queue_was_taken_away_is_undone() -> None:
+    script = cluster(4, 1, CALM, QueueSpec("q"))
+    job = script.submit(spec(1, queue="q"))
+    decided = decide(script.cluster)
+    script.append(t.JobCancelRequested(job, "ada"))
+    script.append(t.QueueRemoved("q", "ada"))
+    for event in decided:
+        script.append(event)
+    assert phases(script, job) == ["STOPPING"]
+    assert [type(event) for event in script.settle()] == [t.StopOrdered, t.StopWorker]
+    script.exit(job, 0, reason="stopped")
+    assert phases(script, job) == ["CANCELLED"]
+
+
+def test_so_many_are_looked_at_behind_a_head_as_the_depth_says() -> None:
+    for depth, phase in ((1, "PENDING"), (2, "STARTING")):
+        script = cluster(4, 1, Policy(backfill=Backfill(depth=depth), preemption=NO_PREEMPTION))
+        running(script, spec(2, limits=LimitsSpec(estimate=100)))
+        script.submit(spec(4))
+        script.submit(spec(3))
+        second = script.submit(spec(1, limits=LimitsSpec(estimate=50)))
+        script.settle()
+        assert phases(script, second) == [phase]
+        assert not decide(Fold.restore(script.fold.state_bytes()).cluster)
+
+
+def test_a_job_that_grows_older_than_its_victim_had_is_looked_at_again() -> None:
+    """The victim had waited for 40 hours (400 points); the asker has 300, and 10 more each hour."""
+    script = cluster(4, 1, AT_ONCE)
+    [first] = running(script, spec(4, priority=0, preemption=PreemptionSpec(allowed=False)))
+    aged = script.submit(spec(4, priority=0))
+    pass_time(script, 40 * HOUR)
+    script.exit(first)
+    script.settle()
+    script.start(aged)
+    asker = script.submit(spec(4, priority=300))
+    assert script.settle() == []
+    pass_time(script, 11 * HOUR)
+    script.settle()
+    assert asker in script.cluster.state.rooms
+
+
+def test_what_a_queue_keeps_is_left_for_the_head_too() -> None:
+    """10 devices of which k keeps 4; 4 run until 100 s, the head asks for 6: an open-ended job of 2 would bar it."""
+    script = cluster(10, 1, CALM, QueueSpec("k", guarantee=4, lend=0), QueueSpec("a"))
+    [runs] = running(script, spec(4, queue="a", limits=LimitsSpec(estimate=100)))
+    head = script.submit(spec(6, queue="a"))
+    other = script.submit(spec(2, queue="a"))
+    script.settle()
+    assert phases(script, other) == ["PENDING"]
+    script.exit(runs)
+    script.settle()
+    assert phases(script, head) == ["STARTING"]
+
+
+def test_memory_counts_in_a_users_past_use() -> None:
+    script = cluster(1, 1, Policy(order="fair", preemption=NO_PREEMPTION))
+    sliver = GpuSpec(memory=81_920, compute=0.1)
+    begun = dict.fromkeys(("hog", "bob"), 0)
+    for _ in range(20):
+        script.submit(spec(1, gpu=sliver), "hog")
+        script.submit(spec(1), "bob")
+        script.settle()
+        [live] = [job for job in script.cluster.state.jobs.values() if job.phase == "STARTING"]
+        script.start(live.id)
+        script.advance(60)
+        script.exit(live.id)
+        begun[live.user] += 1
+    assert begun == {"hog": 10, "bob": 10}

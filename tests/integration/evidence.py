@@ -58,7 +58,8 @@ async def prove(site: User, expected: Sequence[Expected]) -> Proof:
 
 
 def read(entries: list[Entry]) -> Proof:
-    """Fold the log with every invariant checked after every entry, and each job seen to end at most once."""
+    """Fold the log with every invariant checked after every entry, and each job seen to end at most once; twice where
+    an allocation landed after the job was cancelled, and was undone."""
     fold = Fold.empty()
     endings: Counter[int] = Counter()
     over: set[int] = set()
@@ -74,8 +75,22 @@ def read(entries: list[Entry]) -> Proof:
         events.append((entry.sequence, codec.decode(entry.payload)))
     jobs = fold.cluster.state.jobs
     assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
-    assert set(endings.values()) <= {1}, f"jobs that ended more than once: {endings}"
+    landed = late_allocations(events)
+    more = {job: count for job, count in endings.items() if count > 1 + (job in landed)}
+    assert not more, f"jobs that ended more than once: {more}"
     return Proof(events, jobs)
+
+
+def late_allocations(events: Sequence[tuple[int, t.Event]]) -> set[int]:
+    """The jobs that were given devices after somebody had cancelled them."""
+    cancelled: set[int] = set()
+    landed: set[int] = set()
+    for _, event in events:
+        if isinstance(event, t.JobCancelRequested):
+            cancelled.add(event.job)
+        elif isinstance(event, t.JobAllocated) and event.job in cancelled:
+            landed.add(event.job)
+    return landed
 
 
 def check_submissions(proof: Proof, expected: Sequence[Expected]) -> None:
