@@ -37,6 +37,7 @@ __all__ = ["Broker", "BrokerCluster", "BrokerError"]
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 20.0
 LOCK_TIMEOUT_S: Final = 5.0
+PORT_TIMEOUT_S: Final = 3.0
 _POLL_S: Final = 0.02
 
 
@@ -111,8 +112,7 @@ class Broker:
         await self._take_lock(timeout_s)
         try:
             self._prepare()
-            await self._launch()
-            await self._wait_until_healthy(timeout_s)
+            await self._serve(timeout_s)
         except BaseException:
             await self.kill9()
             self._drop_lock()
@@ -200,6 +200,21 @@ class Broker:
             last = msgspec.json.decode(path.read_bytes(), type=Ports)
             client = last.client if is_free(last.client) else client
         return Ports(self._wanted_port or client, monitor, cluster)
+
+    async def _serve(self, timeout_s: float) -> None:
+        """Launch the server and wait until it serves; again, for a while, where its port is still held: a server that
+        was killed a moment ago may not have let go of it."""
+        until = asyncio.get_running_loop().time() + min(timeout_s, PORT_TIMEOUT_S)
+        while True:
+            await self._launch()
+            try:
+                await self._wait_until_healthy(timeout_s)
+            except BrokerError as error:
+                if "address already in use" not in str(error) or asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(_POLL_S)
+            else:
+                return
 
     async def _launch(self) -> None:
         assert self._lock is not None

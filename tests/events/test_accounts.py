@@ -163,9 +163,19 @@ async def lay_out(place: Place) -> Connection:
     scheduler = await place.connect("scheduler")
     agent = await place.connect("agent-node-1", -1)
     for _ in range(2):
-        await scheduler.request(COMMAND, b"command")
-        await agent.request("muster.node.node-1.node-registered", b"registered")
+        await stored_request(scheduler, COMMAND, b"command")
+        await stored_request(agent, "muster.node.node-1.node-registered", b"registered")
     return agent
+
+
+async def stored_request(connection: Connection, subject: str, payload: bytes) -> None:
+    """Have an entry stored: again where nobody answers, since a stream made a moment ago may have no leader yet."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(NoAnswerError):
+                await connection.request(subject, payload)
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_what_an_agent_asks_for_is_answered_to_nobody_else(place: Place) -> None:
