@@ -11,12 +11,11 @@ from muster.core.capacity import Capacity
 from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.node_room import NodeRoom, Share
 from muster.core.placement import place
-from muster.core.queues import NOTHING, Tree, Vector, plus
+from muster.core.queues import NOTHING, Tree, Vector, plus, total_of
 from muster.core.resources import Demand, demand_of, largest_device_mib
 from muster.core.scheme import scheme_of
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
-from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
-from muster.events.types import Inventory
+from muster.events.binding import device_claim_mib
 
 Claim = tuple[Share, Demand]
 
@@ -273,13 +272,7 @@ class Holdings:
         """Whether a node takes new work, and whether it counts."""
         self._capacity.set_available(node.name, available=node.available)
         self.healthy.set_available(node.name, available=node.available)
-        total = NOTHING if node.status == "lost" else _total(node.inventory)
+        total = NOTHING if node.status == "lost" else total_of(node.inventory)
         if self._totals.get(node.name) != total:
             self._totals[node.name] = total
             self._ledger = None
-
-
-def _total(inventory: Inventory) -> Vector:
-    devices = inventory.devices
-    mib = sum(device.memory_mib for device in devices)
-    return WHOLE_COMPUTE * len(devices), mib, inventory.cpus, inventory.memory_mib

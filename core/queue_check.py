@@ -1,16 +1,17 @@
 """Whether a queue could ever take a job: by its name, and by what its bounds and the lanes leave where nothing runs."""
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Final
 
 from muster.core.conversion import Problem
 from muster.core.ledger import Ledger, Obstacle
 from muster.core.policy_check import plural
 from muster.core.quantities import DEFAULT_PRIORITY, duration_text, priority_number
-from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, BoundLane, Queue, Tree, Vector, resolve
+from muster.core.queues import ENDLESS, NOTHING, UNBOUNDED, BoundLane, Queue, Tree, Vector, plus, resolve, total_of
 from muster.core.releasing import least_vector
 from muster.core.resources import demand_of, largest_device_mib
-from muster.core.state import Job, Node, State
+from muster.core.state import Job, State
 from muster.events.binding import WHOLE_COMPUTE
 from muster.events.spec import JobSpec
 
@@ -23,18 +24,8 @@ def whole_tree(state: State, tree: Tree) -> Tree:
     if all(node.status != "lost" for node in state.nodes.values()):
         return tree
     nodes = state.nodes.values()
-    return Tree(state.queues, state.policy, _total(nodes), largest_device_mib(nodes))
-
-
-def _total(nodes: Iterable[Node]) -> Vector:
-    devices = mib = cpus = host_mib = 0
-    for node in nodes:
-        inventory = node.inventory
-        devices += len(inventory.devices)
-        mib += sum(device.memory_mib for device in inventory.devices)
-        cpus += inventory.cpus
-        host_mib += inventory.memory_mib
-    return devices * WHOLE_COMPUTE, mib, cpus, host_mib
+    total = reduce(plus, (total_of(node.inventory) for node in nodes), NOTHING)
+    return Tree(state.queues, state.policy, total, largest_device_mib(nodes))
 
 
 def queue_problems(spec: JobSpec, tree: Tree) -> list[Problem]:
@@ -113,6 +104,8 @@ def _devices(count: float) -> str:
 
 def _kept_problems(spec: JobSpec, tree: Tree, claim: Vector) -> list[Problem]:
     """What lanes keep, and queues that do not lend, from a cluster of which nothing is held yet."""
+    if not tree.lanes and not tree.keepers:
+        return []
     ledger = Ledger(tree)
     who = ledger.claimant(Job(0, "", spec, 0))
     broken = {(each.kind, each.name): each for each in ledger.obstacles(who, claim)}

@@ -13,6 +13,7 @@ from muster.core.quantities import MILLION, percent_ppm, priority_number
 from muster.core.state import Job
 from muster.events.binding import WHOLE_COMPUTE
 from muster.events.policy import Lane, Policy, Portion, QueueSpec
+from muster.events.types import Inventory
 
 Vector = tuple[int, int, int, int]
 
@@ -50,6 +51,13 @@ def greater(a: Vector, b: Vector) -> Vector:
 def lesser(a: Vector, b: Vector) -> Vector:
     """The smaller of each dimension."""
     return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
+
+
+def total_of(inventory: Inventory) -> Vector:
+    """What a node adds to the cluster."""
+    devices = inventory.devices
+    mib = sum(device.memory_mib for device in devices)
+    return WHOLE_COMPUTE * len(devices), mib, inventory.cpus, inventory.memory_mib
 
 
 def resolve(portion: Portion, whole: Vector) -> Vector:
