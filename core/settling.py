@@ -19,10 +19,14 @@ def place_waiting(plan: Plan) -> None:
     settled = cluster.settled_until is not None and plan.now_at < cluster.settled_until
     if (settled and not cluster.fresh) or not (cluster.lines.count or cluster.state.rooms):
         return
+    only = newcomers(cluster) if settled else None
+    if only is not None and all(len(jobs) == 1 for jobs in only.values()):
+        cluster.fresh.clear()  # all of them are too far behind a head
+        return
     before = len(plan.events)
     draft = Draft(plan)
     try:
-        allocator = Allocator(draft, newcomers(cluster) if settled else None)
+        allocator = Allocator(draft, only)
         if use_reservations(draft):
             allocator.run()
     finally:
