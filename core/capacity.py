@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from muster.core.fragmentation import Fragmentation
+from muster.core.health import SOUND, Ailments
 from muster.core.node_room import NodeRoom, Share
 from muster.core.pools import Entry, Height, Pool, pool_under, step_of
 from muster.core.resources import Demand
@@ -59,11 +60,11 @@ class Capacity:
         judges = scheme.rule in BY_MIX and scheme.mix
         self.fragmentation = Fragmentation(scheme, self._places) if judges else None
 
-    def set_node(self, name: str, inventory: Inventory) -> NodeRoom:
+    def set_node(self, name: str, inventory: Inventory, ailments: Ailments = SOUND) -> NodeRoom:
         """Put a node, with nothing claimed and not available, in place of what was known under its name."""
         self.set_available(name, available=False)
         old = self.rooms.get(name)
-        room = self.rooms[name] = NodeRoom(inventory)
+        room = self.rooms[name] = NodeRoom(inventory, ailments)
         if old is None or old.most_of_a_model < self.largest:
             self.largest = max(self.largest, room.most_of_a_model)
         else:
@@ -133,12 +134,11 @@ class Capacity:
     ) -> None:
         """Compute a node's room anew: its inventory less these claims. Where what will be claimed `later` is another
         thing (work that leaves, room that is reserved), only what is free now and stays free is room."""
-        inventory = self.rooms[name].inventory
-        room = NodeRoom(inventory)
+        room = self.rooms[name].emptied()
         for share, demand in claims:
             room.claim(share, demand)
         if later is not None:
-            then = NodeRoom(inventory)
+            then = room.emptied()
             for share, demand in later:
                 then.claim(share, demand)
             room = room.lesser(then)

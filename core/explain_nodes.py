@@ -81,7 +81,7 @@ def _refusal(turn: Turn, node: Node, demand: Demand, devices: int) -> Refused | 
         return None
     reserved = turn.draft.reserved_on(node.name)
     if reserved:
-        now = NodeRoom(node.inventory)
+        now = room.emptied()
         for _, (share, claimed) in turn.claims_on(node.name):
             now.claim(share, claimed)
         if not (_device_reason(now, demand, devices) or _host_reason(now, demand, devices)):

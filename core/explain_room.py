@@ -10,7 +10,7 @@ from muster.core.explain_nodes import Refused, node_matches
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import LISTED, jobs_named, listed
 from muster.core.explanation import Reason, ReasonKind
-from muster.core.node_room import NodeRoom
+from muster.core.health import ailments_of
 from muster.core.placement import Allotment, place
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand
@@ -41,7 +41,7 @@ class _WhatIf:
         self._leaving = draft.cluster.leaving | draft.victims
         self.capacity = Capacity()
         for node in draft.cluster.state.nodes.values():  # all of them: the largest says which gangs may be split
-            self.capacity.set_node(node.name, node.inventory)
+            self.capacity.set_node(node.name, node.inventory, ailments_of(node))
         for name in names:
             self.capacity.set_available(name, available=True)
             for job_id in (*(job_id for job_id, _ in self._claims[name]), *draft.reserved_on(name)):
@@ -67,14 +67,13 @@ class _WhatIf:
             self._renew(name)
 
     def _renew(self, name: str) -> None:
-        inventory = self._draft.cluster.state.nodes[name].inventory
-        room = NodeRoom(inventory)
+        room = self.capacity.rooms[name].emptied()
         for job_id, (share, demand) in self._claims[name]:
             if job_id not in self._gone:
                 room.claim(share, demand)
         reserved = {job: claim for job, claim in self._draft.reserved_on(name).items() if job not in self._gone}
         if reserved:
-            later = NodeRoom(inventory)
+            later = room.emptied()
             for job_id, (share, demand) in self._claims[name]:
                 if job_id not in self._gone and job_id not in self._leaving:
                     later.claim(share, demand)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from muster.core.capacity import Capacity
+from muster.core.health import SOUND
 from muster.core.node_room import NodeRoom, Share
 from muster.core.pools import Entry, Height, Pool
 from muster.core.resources import Demand
@@ -60,7 +61,7 @@ def fitness(
             return False
         if not (plain or admits(room, name, demand, excluded)):
             return False
-        return whole or len(room.fitting(model, demand)) >= devices
+        return (whole and room.ailments is SOUND) or len(room.fitting(model, demand)) >= devices
 
     return fits
 

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Final
 
 from muster.core.capacity import Capacity
+from muster.core.health import ailments_of
 from muster.core.ledger import Claimant, Ledger, negative
 from muster.core.node_room import NodeRoom, Share
 from muster.core.placement import place
@@ -249,7 +250,7 @@ class Holdings:
 
     def room_now(self, name: str) -> NodeRoom:
         """A node with what is claimed of it now, whatever is reserved."""
-        room = NodeRoom(self.state.nodes[name].inventory)
+        room = self._capacity.rooms[name].emptied()
         for share, demand in self._claims_of(name, leaving=True):
             room.claim(share, demand)
         return room
@@ -261,10 +262,11 @@ class Holdings:
         self.workers_on.setdefault(node.name, {})
         if node.name not in self._capacity.rooms or self._capacity.rooms[node.name].inventory != node.inventory:
             self._ledger = None  # its workers' claims may be others now
-        self._capacity.set_node(node.name, node.inventory)
+        ailments = ailments_of(node)
+        self._capacity.set_node(node.name, node.inventory, ailments)
         self.hardware.set_node(node.name, node.inventory)
         self.hardware.set_available(node.name, available=True)
-        self.healthy.set_node(node.name, node.inventory)
+        self.healthy.set_node(node.name, node.inventory, ailments)
         self._placeable.clear()
         self._stale.add(node.name)
 

@@ -3,6 +3,7 @@
 from bisect import insort
 from typing import NamedTuple
 
+from muster.core.health import SOUND, Ailments
 from muster.core.resources import Demand
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
@@ -19,9 +20,11 @@ class Share(NamedTuple):
 
 class NodeRoom:
     """What one node has left. `idle` holds, by model, the devices on which nothing is claimed, in order; a device
-    is in `shared` while something is claimed of it and compute is left."""
+    is in `shared` while something is claimed of it and compute is left. A device that takes no work is one whose
+    compute is all taken, whatever else is claimed of it."""
 
     __slots__ = (
+        "ailments",
         "available",
         "cpus",
         "device_compute",
@@ -33,8 +36,9 @@ class NodeRoom:
         "shared",
     )
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: Inventory, ailments: Ailments = SOUND) -> None:
         self.inventory = inventory
+        self.ailments = ailments
         self.available = False
         self.cpus = inventory.cpus
         self.memory_mib = inventory.memory_mib
@@ -45,6 +49,15 @@ class NodeRoom:
             self.idle.setdefault(device.model, []).append(device.index)
         self.shared: set[int] = set()
         self.most_of_a_model = max((len(devices) for devices in self.idle.values()), default=0)
+        for index, held_mib in ailments.foreign_mib:
+            self.device_memory_mib[index] -= held_mib
+        for index in ailments.shut:
+            self.device_compute[index] = 0
+            self.idle[inventory.devices[index].model].remove(index)
+
+    def emptied(self) -> "NodeRoom":
+        """The same node with nothing claimed, and not available."""
+        return NodeRoom(self.inventory, self.ailments)
 
     def fits_device(self, index: int, demand: Demand) -> bool:
         """Whether a device has the memory and the compute left that the demand asks of each device."""
@@ -58,12 +71,14 @@ class NodeRoom:
     def fitting(self, model: str, demand: Demand) -> list[int]:
         """The devices of a model that the demand fits on: for shares, those in use first, fullest first."""
         idle = [index for index in self.idle.get(model, ()) if self.fits_device(index, demand)]
-        if demand.exclusive or not self.shared:
-            return idle
-        devices = self.inventory.devices
-        shared = [i for i in self.shared if devices[i].model == model and self.fits_device(i, demand)]
-        shared.sort(key=lambda index: (self.device_compute[index], self.device_memory_mib[index], index))
-        return shared + idle
+        if not (demand.exclusive or not self.shared):
+            devices = self.inventory.devices
+            shared = [i for i in self.shared if devices[i].model == model and self.fits_device(i, demand)]
+            shared.sort(key=lambda index: (self.device_compute[index], self.device_memory_mib[index], index))
+            idle = shared + idle
+        if self.ailments.single and demand.gpus > 1:
+            return [index for index in idle if index not in self.ailments.single]
+        return idle
 
     def holds(self, share: Share, demand: Demand) -> bool:
         """Whether exactly this share is free."""
@@ -118,7 +133,7 @@ class NodeRoom:
 
     def lesser(self, other: "NodeRoom") -> "NodeRoom":
         """What is left in both of two views of the same node: what is free now and stays free later, say."""
-        room = NodeRoom(self.inventory)
+        room = self.emptied()
         room.available = self.available
         room.cpus = min(self.cpus, other.cpus)
         room.memory_mib = min(self.memory_mib, other.memory_mib)
@@ -126,7 +141,7 @@ class NodeRoom:
         room.device_compute = list(map(min, self.device_compute, other.device_compute))
         for device in self.inventory.devices:
             left = room.device_compute[device.index]
-            if left < WHOLE_COMPUTE:
+            if left < WHOLE_COMPUTE and device.index not in self.ailments.shut:
                 room.idle[device.model].remove(device.index)
                 if left > 0:
                     room.shared.add(device.index)

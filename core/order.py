@@ -6,7 +6,7 @@ from typing import Final
 from muster.core.state import Job, PastUse, State
 from muster.events.policy import OrderName, Policy
 
-ENGINE_VERSION: Final = 3
+ENGINE_VERSION: Final = 4
 """Grows whenever `decide` may give other decisions on the same state; decisions name it, the audit honours it."""
 
 SortKey = tuple[int, ...]

@@ -224,7 +224,7 @@ class Draft:
         """Compute a node's room anew after a change to what is claimed or reserved there."""
         self._touched.add(name)
         self._later.pop(name, None)
-        now = NodeRoom(self.cluster.state.nodes[name].inventory)
+        now = self.room.rooms[name].emptied()
         for share, demand in (*self.cluster.claims_on(name), *self._new_on.get(name, ())):
             now.claim(share, demand)
         if name in self._reserved_on:
@@ -244,7 +244,7 @@ class Draft:
         known = self._later.get(name)
         if known is not None:
             return known
-        room = self._later[name] = NodeRoom(self.cluster.state.nodes[name].inventory)
+        room = self._later[name] = self.room.rooms[name].emptied()
         jobs = self.cluster.state.jobs
         for (job_id, _), worker in self.cluster.workers_on[name].items():
             if job_id not in self.cluster.leaving and job_id not in self.victims:

@@ -12,7 +12,16 @@ import msgspec
 
 from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
-from muster.events.types import AllocationRef, ExitStatus, Inventory, Placement, RequeueCause, StopCause
+from muster.events.types import (
+    AllocationRef,
+    Endpoint,
+    ExitStatus,
+    FaultCause,
+    Inventory,
+    Placement,
+    RequeueCause,
+    StopCause,
+)
 
 JobPhase = Literal[
     "PENDING", "STARTING", "RUNNING", "STOPPING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "REJECTED"
@@ -87,6 +96,7 @@ class Attempt(msgspec.Struct, gc=False):
     over: bool = False  # every worker is gone and the cause may be retried: a pass decides
     made_room: list[AllocationRef] = []  # the attempts that were stopped so that it got its place
     stopped_for: int = 0  # the job for which it was stopped; 0 = for none
+    endpoints: list[Endpoint] = []  # by rank, where each worker has a port of its own
 
     def awaits_start(self) -> bool:
         """Whether a worker has not been reported yet."""
@@ -139,9 +149,30 @@ class Stray(msgspec.Struct, frozen=True, gc=False):
     rank: int
 
 
+class Condition(msgspec.Struct, frozen=True, gc=False):
+    """What is wrong with a device, the worst of it. `until_at` is the logical time at which a device that is suspect or
+    on probation takes work again (0 = when it has recovered)."""
+
+    action: Literal["no_gangs", "suspect", "probation", "drain", "reset", "quarantine"]
+    cause: FaultCause
+    xid: int
+    detail: str
+    sequence: int
+    since_ns: int
+    until_at: int = 0
+
+
+class CountedError(msgspec.Struct, frozen=True, gc=False):
+    """An error that a device is not yet blamed for: the third one, of different jobs, makes it suspect."""
+
+    job: int  # 0 = no job's
+    xid: int
+    at: int  # logical
+
+
 class Node(msgspec.Struct, gc=False):
     """One machine under an agent. A silent one is suspect and keeps what it holds; `lost_at` is the logical time at
-    which its lease has run out on both sides (0 = not running)."""
+    which its lease has run out on both sides (0 = not running). What is known of devices is kept by uuid."""
 
     name: str
     incarnation: str
@@ -154,11 +185,16 @@ class Node(msgspec.Struct, gc=False):
     last_beat_ns: int = 0  # of a silent node: its last beat
     strays: list[Stray] = []  # no new work goes there while there are any
     strays_told: int = 0  # how many of them, from the first on, have been told to stop
+    degraded: str = ""  # what its agent says is wrong with it as a whole; "" = nothing
+    conditions: dict[str, Condition] = {}
+    device_cordons: dict[str, str] = {}  # who shut the device, and why
+    device_errors: dict[str, list[CountedError]] = {}
+    foreign_mib: dict[str, int] = {}  # what foreign processes hold
 
     @property
     def available(self) -> bool:
         """Whether new work may go there."""
-        return self.status == "ready" and not self.cordoned and not self.strays
+        return self.status == "ready" and not (self.cordoned or self.strays or self.degraded)
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):

@@ -68,6 +68,15 @@ class Preemption(_Part, frozen=True):
     max_per_job: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
 
 
+class Health(_Part, frozen=True):
+    """When devices are trusted: `errors` errors of different jobs within `window` make one suspect; a suspect one, and
+    one that has recovered, takes no work for `probation`."""
+
+    errors: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+    window: Duration = 86_400
+    probation: Duration = 3_600
+
+
 class Policy(_Part, frozen=True):
     """How the cluster decides. `ageing` is how many points of priority a job gains an hour of waiting; `half_life` is
     how fast past use is forgotten under `fair`; `topology` are the node labels that a gang is kept together by,
@@ -83,3 +92,4 @@ class Policy(_Part, frozen=True):
     )
     preemption: Preemption = Preemption()
     lanes: Annotated[list[Lane], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
+    health: Health = Health()

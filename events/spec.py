@@ -28,6 +28,7 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] | Annotated[str, msgspec.M
 Duration = Annotated[int, msgspec.Meta(ge=0, le=3_155_760_000)] | Annotated[str, msgspec.Meta(max_length=32)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=1000)] | Literal["P0", "P1", "P2", "P3"]
 """Greater is more urgent; P0 = 900, P1 = 600, P2 = 300, P3 = 0. Entries carry the number."""
+Framework = Literal["pytorch", "tensorflow", "mindspore", "jax", "none"]
 RetryCause = Literal["node_fail", "device_fault", "failed"]
 
 
@@ -103,4 +104,6 @@ class JobSpec(_Part, frozen=True):
         msgspec.Meta(max_length=1024),
     ] = msgspec.field(default_factory=dict)
     workdir: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    framework: Framework = "none"
+    image: Annotated[str, msgspec.Meta(min_length=1, max_length=512)] | None = None
     labels: Labels = msgspec.field(default_factory=dict)

@@ -42,11 +42,37 @@ def subject_of(event: t.Event, queue: str = CLUSTER_QUEUE, prefix: str = DEFAULT
             return f"{prefix}.submission.{queue}"
         case t.JobCancelRequested():
             return f"{prefix}.job.{queue}.{token}"
-        case t.NodeCordoned() | t.NodeUncordoned() | t.QueueConfigured() | t.QueueRemoved() | t.PolicyChanged():
+        case (
+            t.NodeCordoned()
+            | t.NodeUncordoned()
+            | t.DeviceCordoned()
+            | t.DeviceUncordoned()
+            | t.QueueConfigured()
+            | t.QueueRemoved()
+            | t.PolicyChanged()
+        ):
             return f"{prefix}.admin.{token}"
-        case t.NodeRegistered() | t.WorkerStarted() | t.WorkerExited() | t.WorkerRefused() | t.StopFailed():
+        case (
+            t.NodeRegistered()
+            | t.WorkerStarted()
+            | t.WorkerExited()
+            | t.WorkerRefused()
+            | t.StopFailed()
+            | t.DeviceFaulted()
+            | t.DeviceRecovered()
+            | t.ForeignUsageChanged()
+            | t.NodeDegraded()
+            | t.NodeRestored()
+        ):
             return f"{prefix}.node.{event.node}.{token}"
-        case t.LeaderStarted() | t.ClockAdvanced() | t.NodeSuspected() | t.NodeRecovered() | t.NodeLost():
+        case (
+            t.LeaderStarted()
+            | t.ClockAdvanced()
+            | t.NodeSuspected()
+            | t.NodeRecovered()
+            | t.NodeLost()
+            | t.DeviceReadmitted()
+        ):
             return f"{prefix}.decision.{CLUSTER_QUEUE}.{token}"
         case (
             t.JobAllocated()

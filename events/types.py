@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from muster.events.policy import Policy, QueueSpec
-from muster.events.spec import JobSpec, Labels, Name, QueuePath, ShortText
+from muster.events.spec import Framework, JobSpec, Labels, Name, QueuePath, ShortText
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
 """A count, a size, a number of something; within what every JSON reader keeps exactly."""
@@ -26,12 +26,32 @@ JobId: TypeAlias = Natural
 DETAIL_LIMIT = 4096
 Detail = Annotated[str, msgspec.Meta(max_length=DETAIL_LIMIT)]
 StopCause = Literal[
-    "cancelled", "worker_failed", "worker_lost", "start_refused", "start_overdue", "stray", "preempted", "timed_out"
+    "cancelled",
+    "worker_failed",
+    "worker_lost",
+    "start_refused",
+    "start_overdue",
+    "stray",
+    "preempted",
+    "timed_out",
+    "device_fault",
 ]
 ExitReason = Literal["exited", "stopped", "lease_expired", "start_failed", "lost"]
 RequeueCause = Literal["never_started", "node_fail", "device_fault", "failed", "preempted", "timed_out"]
 PreemptionCause = Literal["priority", "reclaim"]
 ReleaseCause = Literal["beneficiary_gone", "room_lost"]
+FaultAction = Literal["note", "count", "fail_job", "no_gangs", "suspect", "drain", "reset", "quarantine"]
+"""What follows from a fault: nothing (`note`) or nothing yet (`count`: the third makes the device suspect); its work
+fails (`fail_job`: counted likewise, by job); it takes work of one device only, and other work on it fails (`no_gangs`);
+it takes no new work for a while (`suspect`), or until it has recovered (`drain`); likewise, and its work fails until a
+reset (`reset`) or until somebody has replaced it or vouches for it (`quarantine`)."""
+FaultCause = Literal[
+    "xid", "recovery_action", "ecc", "row_remap", "lost", "unreadable", "memory_unknown", "mig", "fabric", "driver"
+]
+DegradedCause = Literal["driver_mismatch", "nvml_hung", "nvml_failed", "fabric", "reboot"]
+Link = Annotated[str, msgspec.Meta(pattern=r"^(|X|NV[0-9]{1,2}|PIX|PXB|PHB|NODE|SYS)$(?!\n)")]
+"""How two devices are connected, as `nvidia-smi topo -m` writes it: so many NVLinks, or through one PCIe switch,
+several, a host bridge, within a NUMA node, across; X is the device itself, "" unknown."""
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=lambda name: f"{name}.1", omit_defaults=True, gc=False):
@@ -55,8 +75,8 @@ class Basis(_Part, frozen=True):
 
 
 class Device(_Part, frozen=True):
-    """One device of a node. `memory_mib` is usable (total less the driver's reserve); `nominal_mib` is what the
-    model's name promises and what users ask for."""
+    """One device of a node. `memory_mib` is usable (total less the driver's reserve; 0 = unknown); `nominal_mib` is
+    what the model's name promises and what users ask for."""
 
     index: Small
     uuid: Token
@@ -64,6 +84,12 @@ class Device(_Part, frozen=True):
     memory_mib: Natural
     nominal_mib: Natural
     pci_bus_id: Token = ""
+    minor: Small | None = None  # of /dev/nvidia<minor>; None = unknown
+    capability: Token = ""  # compute capability, such as "8.0"
+    numa: Small | None = None  # the nearest NUMA node with CPUs
+    mig: bool = False  # in MIG mode
+    unified: bool = False  # its memory is the host's
+    domain: Token = ""  # its NVLink domain: cluster uuid and clique, joined by a dot
 
 
 class Inventory(_Part, frozen=True):
@@ -79,6 +105,31 @@ class Inventory(_Part, frozen=True):
     first_port: Port = 21000
     last_port: Port = 21999
     driver: Token = ""
+    addresses: dict[Token, Token] = {}  # network interface → its address
+    topology: list[list[Link]] = []  # by device, twice; [] = unknown
+
+
+class DeviceFault(_Part, frozen=True):
+    """What is wrong with a device. `failure` is how work that it fails is counted; `job` and `attempt` name whose work
+    it was (0 = everybody's there)."""
+
+    index: Small
+    uuid: Token
+    cause: FaultCause
+    action: FaultAction
+    xid: Small = 0
+    failure: Literal["failed", "device_fault"] = "device_fault"
+    job: JobId = 0
+    attempt: Small = 0
+    detail: Detail = ""
+
+
+class ForeignUse(_Part, frozen=True):
+    """Memory of a device that processes hold which are nobody's work here."""
+
+    index: Small
+    uuid: Token
+    memory_mib: Natural
 
 
 class ExitStatus(_Part, frozen=True):
@@ -122,6 +173,13 @@ class DeviceBinding(_Part, frozen=True):
 
     index: Small
     uuid: Token
+
+
+class Endpoint(_Part, frozen=True):
+    """Where a worker can be met."""
+
+    address: Token
+    port: Port
 
 
 class AllocationRef(_Part, frozen=True):
@@ -187,11 +245,29 @@ class PolicyChanged(_Event, frozen=True):
     user: ShortText
 
 
+class DeviceCordoned(_Event, frozen=True):
+    """No new work goes to a device."""
+
+    node: Name
+    uuid: Token
+    user: ShortText
+    reason: Detail = ""
+
+
+class DeviceUncordoned(_Event, frozen=True):
+    """A device takes new work again: somebody vouches for it, whatever was wrong."""
+
+    node: Name
+    uuid: Token
+    user: ShortText
+
+
 # -- outside facts, written by agents ---------------------------------------------------------------------------
 
 
 class NodeRegistered(_Event, frozen=True):
-    """An agent began a life. Earlier lives are over: a worker it does not list is not running and never will be."""
+    """An agent began a life. Earlier lives are over: a worker it does not list is not running and never will be, and
+    what it does not list as wrong with its devices is over too. `degraded` says why the node takes no new work."""
 
     node: Name
     incarnation: Token
@@ -199,6 +275,9 @@ class NodeRegistered(_Event, frozen=True):
     workers: list[WorkerReport]
     lease_ms: Natural
     agent_version: Token = ""
+    faults: list[DeviceFault] = []
+    foreign: list[ForeignUse] = []
+    degraded: Detail = ""
 
 
 class WorkerStarted(_Event, frozen=True):
@@ -246,6 +325,48 @@ class StopFailed(_Event, frozen=True):
     detail: Detail
 
 
+class DeviceFaulted(_Event, frozen=True):
+    """Something is wrong with a device, or went wrong on it."""
+
+    node: Name
+    incarnation: Token
+    fault: DeviceFault
+
+
+class DeviceRecovered(_Event, frozen=True):
+    """What was wrong with a device is over, as far as its agent can see."""
+
+    node: Name
+    incarnation: Token
+    index: Small
+    uuid: Token
+    detail: Detail = ""
+
+
+class ForeignUsageChanged(_Event, frozen=True):
+    """What foreign processes hold of the node's devices now: all of it."""
+
+    node: Name
+    incarnation: Token
+    foreign: list[ForeignUse]
+
+
+class NodeDegraded(_Event, frozen=True):
+    """Something is wrong with a node as a whole: what runs goes on, and no new work goes there."""
+
+    node: Name
+    incarnation: Token
+    cause: DegradedCause
+    detail: Detail
+
+
+class NodeRestored(_Event, frozen=True):
+    """What was wrong with the node as a whole is over."""
+
+    node: Name
+    incarnation: Token
+
+
 # -- the leader's observations: fenced like decisions, not re-decided -------------------------------------------
 
 
@@ -282,7 +403,9 @@ class NodeRecovered(_Event, frozen=True):
 
 
 class JobAllocated(_Event, frozen=True):
-    """A job got its devices. `master_port` is free at the first worker's address; `why` names the rule that chose."""
+    """A job got its devices. `master_port` is free at the first worker's address; where the framework wants a port of
+    each worker's own, `endpoints` has them by rank, the first one being the master's. `why` names the rule that
+    chose."""
 
     basis: Basis
     job: JobId
@@ -291,6 +414,7 @@ class JobAllocated(_Event, frozen=True):
     master_address: Token
     master_port: Port
     why: Detail
+    endpoints: list[Endpoint] = []
 
 
 class StopOrdered(_Event, frozen=True):
@@ -369,12 +493,23 @@ class NodeLost(_Event, frozen=True):
     ended: list[AllocationRef]
 
 
+class DeviceReadmitted(_Event, frozen=True):
+    """A device was on probation, or suspect, for its time, and nothing has happened: it takes work again."""
+
+    basis: Basis
+    node: Name
+    uuid: Token
+    why: Detail
+
+
 # -- commands, derived purely from decisions --------------------------------------------------------------------
 
 
 class StartWorker(_Event, frozen=True):
     """The bind: run this worker with these devices. `start_by_ns` is logical time; `leased` workers are stopped
-    by their agent when its lease runs out. `world` counts workers; `cpus` and `memory_mib` are this worker's."""
+    by their agent when its lease runs out. `world` counts workers; `cpus` and `memory_mib` are this worker's. A
+    framework runs a process for each device (one where there is none), and numbers them over the whole gang:
+    `processes` in all, `first_process` is this worker's first."""
 
     job: JobId
     attempt: Small
@@ -396,6 +531,11 @@ class StartWorker(_Event, frozen=True):
     leased: bool
     env: dict[str, str] = {}
     workdir: str | None = None
+    framework: Framework = "none"
+    processes: Small = 1
+    first_process: Small = 0
+    endpoints: list[Endpoint] = []
+    image: Detail = ""  # the container's; "" = a plain process
 
 
 class StopWorker(_Event, frozen=True):
@@ -415,13 +555,18 @@ class StopWorker(_Event, frozen=True):
 
 Submission: TypeAlias = JobSubmitted
 JobFact: TypeAlias = JobCancelRequested
-AdminFact: TypeAlias = NodeCordoned | NodeUncordoned | QueueConfigured | QueueRemoved | PolicyChanged
-NodeFact: TypeAlias = NodeRegistered | WorkerStarted | WorkerExited | WorkerRefused | StopFailed
+AdminFact: TypeAlias = (
+    NodeCordoned | NodeUncordoned | DeviceCordoned | DeviceUncordoned | QueueConfigured | QueueRemoved | PolicyChanged
+)
+WorkerFact: TypeAlias = WorkerStarted | WorkerExited | WorkerRefused | StopFailed
+DeviceFact: TypeAlias = DeviceFaulted | DeviceRecovered | ForeignUsageChanged
+NodeFact: TypeAlias = NodeRegistered | WorkerFact | DeviceFact | NodeDegraded | NodeRestored
 Observation: TypeAlias = LeaderStarted | ClockAdvanced | NodeSuspected | NodeRecovered
 JobDecision: TypeAlias = (
     JobAllocated | StopOrdered | JobRequeued | JobPreempted | JobTimedOut | RoomReserved | RoomReleased
 )
-Decision: TypeAlias = JobDecision | NodeLost
+NodeDecision: TypeAlias = NodeLost | DeviceReadmitted
+Decision: TypeAlias = JobDecision | NodeDecision
 Command: TypeAlias = StartWorker | StopWorker
 Fact: TypeAlias = Submission | JobFact | AdminFact | NodeFact
 FoldedEvent: TypeAlias = Fact | Observation | Decision

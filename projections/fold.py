@@ -19,9 +19,9 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.subjects import WRITERS
-from muster.projections import job_rules, node_rules, policy_rules, worker_rules
+from muster.projections import device_rules, job_rules, node_rules, policy_rules, worker_rules
 
-FOLD_VERSION: Final = 5
+FOLD_VERSION: Final = 6
 """Grows whenever the same log gives another state; a snapshot of another version is not read."""
 
 LONGEST_STEP_NS: Final = 60 * SECOND_NS
@@ -197,6 +197,16 @@ class Fold:
                 return node_rules.node_registered(cluster, event, touched)
             case t.StopFailed():
                 return node_rules.stop_failed(cluster, event)
+            case t.DeviceFaulted():
+                return device_rules.device_faulted(cluster, event, touched)
+            case t.DeviceRecovered():
+                return device_rules.device_recovered(cluster, event)
+            case t.ForeignUsageChanged():
+                return device_rules.foreign_usage_changed(cluster, event)
+            case t.NodeDegraded():
+                return device_rules.node_degraded(cluster, event)
+            case t.NodeRestored():
+                return device_rules.node_restored(cluster, event)
             case _:
                 assert_never(event)
 
@@ -227,6 +237,8 @@ class Fold:
                 return job_rules.room_released(cluster, event)
             case t.NodeLost():
                 return node_rules.node_lost(cluster, event, touched)
+            case t.DeviceReadmitted():
+                return device_rules.device_readmitted(cluster, event)
             case t.NodeSuspected():
                 return node_rules.node_suspected(cluster, event)
             case t.NodeRecovered():
@@ -255,6 +267,10 @@ class Fold:
                 return node_rules.node_cordoned(self.cluster, event)
             case t.NodeUncordoned():
                 return node_rules.node_uncordoned(self.cluster, event)
+            case t.DeviceCordoned():
+                return device_rules.device_cordoned(self.cluster, event)
+            case t.DeviceUncordoned():
+                return device_rules.device_uncordoned(self.cluster, event)
             case t.QueueConfigured():
                 return policy_rules.queue_configured(self.cluster, event)
             case t.QueueRemoved():

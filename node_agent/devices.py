@@ -1,0 +1,52 @@
+"""Where an agent learns of its machine's devices, and of what is wrong with them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from muster.events.telemetry import DeviceSample
+from muster.events.types import DegradedCause, DeviceFault, ForeignUse, Inventory
+from muster.node_agent.readings import Worktree
+
+
+class Degraded(NamedTuple):
+    """What is wrong with the node as a whole."""
+
+    cause: DegradedCause
+    detail: str
+
+
+class Look(NamedTuple):
+    """The devices at one moment. `faults`, `foreign` and `degraded` are all there is now, so that what is missing is
+    over; `changed`: they are not those of the last inventory, and the agent must register anew."""
+
+    samples: list[DeviceSample]
+    faults: Sequence[DeviceFault] = ()
+    foreign: Sequence[ForeignUse] = ()
+    degraded: Degraded | None = None
+    changed: bool = False
+
+
+class DeviceSource(Protocol):
+    """A machine's devices. Nothing here blocks the event loop, and each call ends within its own deadline."""
+
+    async def inventory(self) -> Inventory:
+        """What the node has, for a registration: with the devices that it had before and that are only missing now."""
+        ...
+
+    async def look(self, work: Sequence[Worktree]) -> Look:
+        """What the devices are doing, and what is wrong with them; `work` is what runs here. May reset a device that
+        needs it and that nobody uses."""
+        ...
+
+    async def next_fault(self) -> DeviceFault:
+        """Wait for the next error that happens on a device and leaves it as it was: `note`, `count` or `fail_job`."""
+        ...
+
+    async def settle(self, tree: Worktree) -> None:
+        """Return once all errors that have happened so far can be had from `next_fault`, and NVML lists none of the
+        tree's processes on its devices any more, or after some seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the devices."""
+        ...
