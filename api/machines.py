@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from muster.api.process import StartError
+from muster.events.types import Inventory
+from muster.node_agent.devices import DeviceSource
 from muster.node_agent.inventory import (
     MODELS,
     SIMULATED_DEVICES_LIMIT,
-    DeviceSource,
     NvmlDevices,
     SimulatedDevices,
     Site,
@@ -47,9 +48,9 @@ def all_nodes(simulate: str | None, ports: str) -> dict[str, DeviceSource]:
         raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
 
 
-def equipment(source: DeviceSource) -> str:
+def equipment(inventory: Inventory) -> str:
     """What a node has, in words: `8 x A100-80GB`."""
-    devices = source.inventory().devices
+    devices = inventory.devices
     return f"{len(devices)} x {devices[0].model}" if devices else "no devices"
 
 

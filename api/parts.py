@@ -33,7 +33,7 @@ from muster.events.jetstream import JetStreamLog
 from muster.events.lease import NatsLease
 from muster.events.log import LogError, LogUnavailableError
 from muster.node_agent.agent import Agent, AgentSettings
-from muster.node_agent.inventory import DeviceSource
+from muster.node_agent.devices import DeviceSource
 from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.link import LogAsk
 from muster.node_agent.rivals import NameTakenError
@@ -236,6 +236,7 @@ async def agency(place: Place, settings: AgentSettings, devices: DeviceSource, t
             if not task.done():
                 await agent.stop(kill_jobs=False)
             await asyncio.wait({task})
+            await devices.close()
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.node_agent.agent import Agent, AgentSettings
-from muster.node_agent.inventory import DeviceSource, NvmlDevices
+from muster.node_agent.devices import DeviceSource
+from muster.node_agent.inventory import NvmlDevices
 from muster.projections.follower import Follower
 
 READY_S: Final = 60.0
@@ -82,7 +83,7 @@ async def run_up(options: UpOptions) -> None:
         scheduler = await stack.enter_async_context(scheduling(place, LEASE_HOLDER, follower, tasks))
         await ready(tasks, scheduler.leading, *(agent.registered for agent in agents), timeout_s=READY_S)
         stack.enter_context(_announced(data, server.url, broker, devices))
-        _greet(options, server.url, broker, devices)
+        await _greet(options, server.url, broker, devices)
         await tasks.failed()
 
 
@@ -136,12 +137,12 @@ def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSo
         path.unlink(missing_ok=True)
 
 
-def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:
+async def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:
     first = next(iter(devices.values()))
-    gpus = first.inventory().devices
-    kind = equipment(first)
+    inventory = await first.inventory()
+    kind = equipment(inventory)
     note = "" if isinstance(first, NvmlDevices) else " (simulated: the jobs on them are real processes)"
-    wish = "--gpus 1" if gpus else "--cpus 1"
+    wish = "--gpus 1" if inventory.devices else "--cpus 1"
     server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"
     click.echo(
         f"Muster {__version__} is up, on {options.data}\n"

@@ -32,9 +32,9 @@ from muster.events.types import (
     StopWorker,
     WorkerExited,
 )
-from muster.node_agent.beside import clean_folders, limit_outputs, sample_devices, serve_asks
+from muster.node_agent.beside import clean_folders, limit_outputs, sample_devices, serve_asks, worktrees
 from muster.node_agent.booking import RefusalError
-from muster.node_agent.inventory import DeviceSource
+from muster.node_agent.devices import DeviceSource
 from muster.node_agent.journal import Journal
 from muster.node_agent.keeper_files import boottime_ns
 from muster.node_agent.keepers import Keepers
@@ -181,7 +181,7 @@ class Agent:
             await check()
             self._alone.set()
             check = self._rivals.check_again
-            self._inventory = await asyncio.to_thread(self._devices.inventory)
+            self._inventory = await self._devices.inventory()
             incarnation = secrets.token_hex(8)
             try:
                 await self._journal.begin_life(incarnation)
@@ -329,4 +329,10 @@ class Agent:
 
     async def _sample(self) -> None:
         await self.registered.wait()
-        await sample_devices(self._link, self._devices, self._workers, self._reporter, self._settings.sample_ms)
+        await sample_devices(
+            self._link,
+            self._devices,
+            lambda: worktrees(self._workers.running(), self._inventory),
+            self._reporter,
+            self._settings.sample_ms,
+        )

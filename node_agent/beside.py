@@ -7,15 +7,19 @@ Nothing here may end the agent: what fails is tried again.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from muster.events.log import LogError
 from muster.events.telemetry import GpuSampled
-from muster.node_agent.inventory import DeviceSource
+from muster.events.types import Inventory
+from muster.node_agent import tree
+from muster.node_agent.devices import DeviceSource
 from muster.node_agent.link import AgentLink, LogAsk
 from muster.node_agent.output import drop_oldest, read_output
+from muster.node_agent.readings import Worktree
 from muster.node_agent.reporter import Reporter
+from muster.node_agent.worker import Worker
 from muster.node_agent.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -27,18 +31,33 @@ RETRY_S: Final = 0.5
 
 
 async def sample_devices(
-    link: AgentLink, devices: DeviceSource, workers: Workers, reporter: Reporter, every_ms: int
+    link: AgentLink, devices: DeviceSource, work: Callable[[], Sequence[Worktree]], reporter: Reporter, every_ms: int
 ) -> None:
-    """Send what the devices are doing, once every `every_ms`."""
+    """Send what the devices are doing, once every `every_ms`. `work` may block: it runs on a thread."""
     while True:
         try:
             async with asyncio.timeout(SAMPLE_TIMEOUT_S):
-                samples = await asyncio.to_thread(devices.samples, workers.used_mib())
-            if samples:
-                await link.sample(GpuSampled(reporter.node, reporter.incarnation, samples))
+                look = await devices.look(await asyncio.to_thread(work))
+            if look.samples:
+                await link.sample(GpuSampled(reporter.node, reporter.incarnation, look.samples))
         except (LogError, OSError, TimeoutError) as error:
             logger.debug("no sample: %s", error)
         await asyncio.sleep(every_ms / 1000)
+
+
+def worktrees(workers: Sequence[Worker], inventory: Inventory) -> list[Worktree]:
+    """What the workers hold now. Reads /proc; for a thread."""
+    uuids = {device.index: device.uuid for device in inventory.devices}
+    among = tree.processes()
+    return [
+        Worktree(
+            worker.key.job,
+            worker.key.attempt,
+            {uuids[index]: mib for index, mib in worker.ticket.claims_mib.items() if index in uuids},
+            frozenset(tree.with_descendants({worker.keeper_pid}, among)) if worker.keeper_pid else frozenset(),
+        )
+        for worker in workers
+    ]
 
 
 async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> None:

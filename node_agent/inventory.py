@@ -2,16 +2,19 @@
 position. Usable memory is the total less what the driver reserves; the nominal size is what the model's name promises.
 """
 
+import asyncio
 import os
 import re
 import socket
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from muster.events.telemetry import DeviceSample
-from muster.events.types import Device, Inventory
+from muster.events.types import Device, DeviceFault, Inventory
+from muster.node_agent.devices import Look
+from muster.node_agent.readings import Worktree
 
 MIB: Final = 1 << 20
 
@@ -45,18 +48,6 @@ SIMULATED_DEVICES_LIMIT: Final = 64
 _GROUP: Final = re.compile(r"^(\d{1,5})x(\d{1,3})x([A-Za-z0-9-]+)$")
 
 
-class DeviceSource(Protocol):
-    """Where an agent learns of its machine. Both may block for a while, and run on a thread."""
-
-    def inventory(self) -> Inventory:
-        """What the node has now."""
-        ...
-
-    def samples(self, used_mib: Mapping[int, int]) -> list[DeviceSample]:
-        """Each device now. `used_mib` is what the agent's own workers claim of each."""
-        ...
-
-
 class Site(msgspec.Struct, frozen=True):
     """What no device can tell: where the node stands."""
 
@@ -88,25 +79,43 @@ class SimulatedDevices:
             for index in range(count)
         ]
 
-    def inventory(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """Generous CPUs and memory, whatever the host has."""
         return _inventory(self._devices, SIMULATED_CPUS, SIMULATED_MEMORY_MIB, self._site, "simulated")
 
-    def samples(self, used_mib: Mapping[int, int]) -> list[DeviceSample]:
-        """As busy as what is claimed of each."""
-        return [
-            DeviceSample(
-                index=device.index,
-                uuid=device.uuid,
-                memory_total_mib=device.memory_mib,
-                memory_used_mib=used_mib.get(device.index, 0),
-                sm_percent=100 if device.index in used_mib else 0,
-                temperature_c=60 if device.index in used_mib else 30,
-                power_w=300.0 if device.index in used_mib else 50.0,
-                healthy=True,
-            )
-            for device in self._devices
-        ]
+    async def look(self, work: Sequence[Worktree]) -> Look:
+        """As busy as what is claimed of each; nothing is ever wrong."""
+        used_mib: dict[str, int] = {}
+        for tree in work:
+            for uuid, claim_mib in tree.claims_mib.items():
+                used_mib[uuid] = used_mib.get(uuid, 0) + claim_mib
+        return Look([self._sample(device, used_mib.get(device.uuid)) for device in self._devices])
+
+    async def next_fault(self) -> DeviceFault:
+        """There is none: waits for ever."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def settle(self, tree: Worktree) -> None:
+        """Nothing is held here that a worker's end does not let go."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    @staticmethod
+    def _sample(device: Device, used_mib: int | None) -> DeviceSample:
+        busy = used_mib is not None
+        return DeviceSample(
+            index=device.index,
+            uuid=device.uuid,
+            memory_total_mib=device.nominal_mib,
+            memory_used_mib=used_mib or 0,
+            sm_percent=100 if busy else 0,
+            temperature_c=60 if busy else 30,
+            power_w=300.0 if busy else 50.0,
+            healthy=True,
+            memory_reserved_mib=device.nominal_mib - device.memory_mib,
+        )
 
 
 def simulated(text: str, site: Site) -> dict[str, SimulatedDevices]:
@@ -156,17 +165,34 @@ class NvmlDevices:
         self._site = site
         self._known: list[Device] = []
 
-    def inventory(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """The devices in PCI order, this host's CPUs and memory, and the driver's version."""
+        return await asyncio.to_thread(self._inventory)
+
+    def _inventory(self) -> Inventory:
         nvml = _nvml()
         self._known = _nvml_devices(nvml) if nvml is not None else []
         driver = _text(nvml.nvmlSystemGetDriverVersion()) if nvml is not None else ""
         return _inventory(self._known, len(os.sched_getaffinity(0)), _host_memory_mib(), self._site, driver)
 
-    def samples(self, used_mib: Mapping[int, int]) -> list[DeviceSample]:  # noqa: ARG002  # real devices know better
+    async def look(self, work: Sequence[Worktree]) -> Look:  # noqa: ARG002  # real devices know better
         """What NVML says of each known device; what it does not know is None."""
+        return Look(await asyncio.to_thread(self._samples))
+
+    def _samples(self) -> list[DeviceSample]:
         nvml = _nvml()
         return [_nvml_sample(nvml, device) for device in self._known] if nvml is not None else []
+
+    async def next_fault(self) -> DeviceFault:
+        """Not told yet: waits for ever."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def settle(self, tree: Worktree) -> None:
+        """Nothing is waited for yet."""
+
+    async def close(self) -> None:
+        """Nothing is let go yet."""
 
 
 def has_driver() -> bool:

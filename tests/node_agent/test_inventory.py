@@ -8,14 +8,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from muster.node_agent.inventory import NvmlDevices, Site, has_driver, simulated
+from muster.node_agent.readings import Worktree
 
 MIB = 1 << 20
 
 
-def test_simulated_nodes_are_numbered_through_all_groups() -> None:
+async def test_simulated_nodes_are_numbered_through_all_groups() -> None:
     nodes = simulated("2x8xA100-80GB, 1x4xH800", Site(fabric="ib0"))
     assert list(nodes) == ["node-1", "node-2", "node-3"]
-    third = nodes["node-3"].inventory()
+    third = await nodes["node-3"].inventory()
     assert [(d.index, d.uuid, d.model, d.nominal_mib) for d in third.devices] == [
         (i, f"GPU-sim-node-3-{i}", "H800", 81_920) for i in range(4)
     ]
@@ -23,8 +24,8 @@ def test_simulated_nodes_are_numbered_through_all_groups() -> None:
     assert (third.cpus, third.memory_mib, third.fabric) == (128, 1_048_576, "ib0")
 
 
-def test_simulated_nodes_share_no_port() -> None:
-    inventories = [node.inventory() for node in simulated("3x1xT4", Site(first_port=100, last_port=198)).values()]
+async def test_simulated_nodes_share_no_port() -> None:
+    inventories = [await node.inventory() for node in simulated("3x1xT4", Site(first_port=100, last_port=198)).values()]
     assert [(i.first_port, i.last_port) for i in inventories] == [(100, 132), (133, 165), (166, 198)]
 
 
@@ -44,8 +45,13 @@ def test_what_cannot_be_simulated_is_named(text: str, words: str) -> None:
         simulated(text, Site())
 
 
-def test_simulated_samples_follow_the_claims() -> None:
-    samples = simulated("1x2xT4", Site())["node-1"].samples({1: 8_000})
+async def test_simulated_samples_follow_the_claims() -> None:
+    work = [
+        Worktree(5, 1, {"GPU-sim-node-1-1": 3_000}, frozenset()),
+        Worktree(6, 1, {"GPU-sim-node-1-1": 5_000}, frozenset()),
+    ]
+    samples = (await simulated("1x2xT4", Site())["node-1"].look(work)).samples
+    assert [sample.memory_total_mib for sample in samples] == [16_384, 16_384]
     assert [(sample.index, sample.memory_used_mib, sample.healthy) for sample in samples] == [
         (0, 0, True),
         (1, 8_000, True),
@@ -114,10 +120,10 @@ class Nvml(ModuleType):
         return 33
 
 
-def test_nvml_s_devices_are_put_in_pci_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nvml_s_devices_are_put_in_pci_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
     devices = NvmlDevices(Site())
-    inventory = devices.inventory()
+    inventory = await devices.inventory()
     assert [(d.index, d.uuid, d.model, d.memory_mib, d.nominal_mib) for d in inventory.devices] == [
         (0, "GPU-a", "A100-80GB", 81_154, 81_920),
         (1, "GPU-b", "A100-80GB", 81_154, 81_920),
@@ -125,17 +131,17 @@ def test_nvml_s_devices_are_put_in_pci_order(monkeypatch: pytest.MonkeyPatch) ->
         (3, "GPU-d", "L40S", 45_484, 49_152),
     ]
     assert inventory.driver == "570.86.10"
-    first, second = devices.samples({})[:2]
+    first, second = (await devices.look([])).samples[:2]
     assert (first.memory_used_mib, first.sm_percent, first.power_w, first.healthy) == (1_000, None, 61.5, True)
     assert (second.healthy, second.memory_used_mib) == (False, None)
 
 
-def test_a_machine_without_a_driver_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_a_driver_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoDriver(Nvml):
         def nvmlInit(self) -> None:
             raise self.NVMLError("library not found")
 
     monkeypatch.setitem(sys.modules, "pynvml", NoDriver("pynvml"))
     assert not has_driver()
-    assert NvmlDevices(Site()).inventory().devices == []
-    assert NvmlDevices(Site()).samples({}) == []
+    assert (await NvmlDevices(Site()).inventory()).devices == []
+    assert (await NvmlDevices(Site()).look([])).samples == []
