@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from muster.core.quantities import duration_text
 
-DURATIONS: Final = frozenset(("half_life", "min_runtime", "max_time"))
+DURATIONS: Final = frozenset(("half_life", "min_runtime", "max_time", "window", "probation"))
 _WORDS: Final = ("made", "changed", "unchanged", "removed")
 
 

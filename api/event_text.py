@@ -1,17 +1,18 @@
 """An event of the log in one line for a terminal: what happened to whom, without what only programs need."""
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from muster.api.table import clean
-from muster.api.times import elapsed, moment
+from muster.api.times import elapsed, mib, moment
 
 _LEFT_OUT: Final = frozenset(
     ("type", "spec", "inventory", "basis", "env", "incarnation", "key", "command", "workdir", "name",
      "device_memory_mib", "compute", "cpus", "memory_mib", "start_by_ns", "leased", "lease_ms", "agent_version",
-     "master_address", "master_port")
+     "master_address", "master_port", "endpoints", "processes", "first_process")
 )  # fmt: skip
 
-_NAMES: Final = {"beneficiary": "for", "work_lost_ms": "work_lost", "victims": "stopped"}
+_NAMES: Final = {"beneficiary": "for", "work_lost_ms": "work_lost", "victims": "stopped", "index": "device"}
 
 
 def event_line(event: dict[str, Any], day: str) -> str:
@@ -31,16 +32,31 @@ def _words(kind: str, data: dict[str, Any]) -> list[str]:
             return [f"user={data.get('user')}", f"name={data.get('name')}"]
         case "PolicyChanged":
             return [f"user={data.get('user')}", *(_settings(data.get("policy") or {}) or ["all as by default"])]
-    words = [
-        f"{_NAMES.get(name, name)}={_value(name, value)}"
-        for name, value in data.items()
-        if name not in _LEFT_OUT and value != []
-    ]
+        case "DeviceFaulted":
+            return [f"node={data.get('node')}", *_plain(data.get("fault") or {}, without=("uuid",))]
+        case "DeviceRecovered":
+            return _plain(data, without=("uuid",))
+        case "ForeignUsageChanged":
+            return [f"node={data.get('node')}", f"foreign={_foreign(data.get('foreign') or []) or 'none'}"]
+    words = _plain(data)
     if kind == "JobSubmitted":
         words += _wishes(data.get("spec") or {})
     if kind == "NodeRegistered":
         words += _equipment(data.get("inventory") or {})
     return words
+
+
+def _plain(table: dict[str, Any], without: Collection[str] = ()) -> list[str]:
+    """What a table says, name by name."""
+    return [
+        f"{_NAMES.get(name, name)}={_value(name, value)}"
+        for name, value in table.items()
+        if name not in _LEFT_OUT and name not in without and value != []
+    ]
+
+
+def _foreign(uses: list[dict[str, Any]]) -> str:
+    return ",".join(f"{use['index']}:{mib(use['memory_mib'])}" for use in uses)
 
 
 def _settings(table: dict[str, Any], prefix: str = "") -> list[str]:
@@ -68,6 +84,10 @@ def _value(name: str, value: Any) -> str:
         return ",".join(f"{worker.get('job', '')}#{worker['rank']}" for worker in value)
     if name == "work_lost_ms":
         return f"'{elapsed(value)} of device time'"
+    if name == "faults":
+        return ",".join(f"{fault['index']}:{fault['action']}" for fault in value)
+    if name == "foreign":
+        return _foreign(value)
     if name in ("ended", "victims"):
         return ",".join(f"{attempt['job']}.{attempt['attempt']}" for attempt in value)
     return repr(value) if isinstance(value, str) and " " in value else str(value)

@@ -89,6 +89,7 @@ class _JobRef(msgspec.Struct, gc=False):
 
 class _Mentions(_JobRef, gc=False):
     beneficiary: _Id | None = None
+    fault: _JobRef | None = None
     ended: list[_JobRef] = []
     workers: list[_JobRef] = []
     victims: list[_JobRef] = []
@@ -106,5 +107,6 @@ def mentioned_jobs(entry: Entry) -> set[int]:
         found = _decode_mentions(entry.payload)
     except (msgspec.MsgspecError, RecursionError):
         return set()
-    refs = (found, *found.ended, *found.workers, *found.victims)
-    return {job for job in (found.beneficiary, *(ref.job for ref in refs)) if job is not None}
+    refs = (found, found.fault, *found.ended, *found.workers, *found.victims)
+    jobs = (found.beneficiary, *(ref.job for ref in refs if ref is not None))
+    return {job for job in jobs if job is not None}

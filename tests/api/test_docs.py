@@ -9,7 +9,7 @@ import msgspec
 from muster.api.cli import main
 from muster.api.cli_base import Exit
 from muster.api.routes import ROUTES
-from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
+from muster.events.policy import Backfill, Health, Lane, Policy, Preemption, QueueSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,7 +28,7 @@ def test_every_exit_code_is_documented() -> None:
 
 def _fields(kind: type[msgspec.Struct], under: str = "") -> Iterator[str]:
     for field in msgspec.structs.fields(kind):
-        if field.type in (Backfill, Preemption):
+        if field.type in (Backfill, Preemption, Health):
             yield from _fields(field.type, f"{field.name}.")
         else:
             yield f"{under}{field.name}"

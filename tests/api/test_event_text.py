@@ -86,3 +86,42 @@ def test_configurations_say_what_is_not_the_default() -> None:
 def test_a_submission_says_where_it_waits() -> None:
     spec = {"name": "x", "queue": "research/vision", "priority": 600, "gpus": 4}
     assert _line("JobSubmitted", user="ada", spec=spec) == ("user=ada name=x queue=research/vision priority=600 gpus=4")
+
+
+def test_what_is_wrong_with_devices_is_a_line() -> None:
+    fault = {"index": 3, "uuid": "GPU-3", "cause": "xid", "action": "fail_job", "xid": 13, "job": 7, "attempt": 2}
+    assert _line("DeviceFaulted", node="node-1", incarnation="a", fault={**fault, "detail": "Xid 13: an error"}) == (
+        "node=node-1 device=3 cause=xid action=fail_job xid=13 job=7 attempt=2 detail='Xid 13: an error'"
+    )
+    assert _line("DeviceRecovered", node="node-1", incarnation="a", index=3, uuid="GPU-3", detail="it was reset") == (
+        "node=node-1 device=3 detail='it was reset'"
+    )
+    foreign = [{"index": 0, "uuid": "GPU-0", "memory_mib": 512}, {"index": 3, "uuid": "GPU-3", "memory_mib": 6144}]
+    assert _line("ForeignUsageChanged", node="node-1", incarnation="a", foreign=foreign) == (
+        "node=node-1 foreign=0:512MiB,3:6.0GiB"
+    )
+    assert _line("ForeignUsageChanged", node="node-1", incarnation="a", foreign=[]) == "node=node-1 foreign=none"
+    assert _line("NodeDegraded", node="node-1", incarnation="a", cause="nvml_hung", detail="no answer for 8 s") == (
+        "node=node-1 cause=nvml_hung detail='no answer for 8 s'"
+    )
+    assert _line("NodeRestored", node="node-1", incarnation="a") == "node=node-1"
+
+
+def test_what_people_and_the_leader_decide_about_devices_is_a_line() -> None:
+    assert _line("DeviceCordoned", node="node-1", uuid="GPU-3", user="ada", reason="fan 3") == (
+        "node=node-1 uuid=GPU-3 user=ada reason='fan 3'"
+    )
+    assert _line("DeviceUncordoned", node="node-1", uuid="GPU-3", user="ada") == "node=node-1 uuid=GPU-3 user=ada"
+    assert _line("DeviceReadmitted", basis={}, node="node-1", uuid="GPU-3", why="on probation for 1h") == (
+        "node=node-1 uuid=GPU-3 why='on probation for 1h'"
+    )
+
+
+def test_a_registration_says_what_is_wrong() -> None:
+    inventory = {"devices": [{"index": 0, "model": "L4"}, {"index": 1, "model": "L4"}]}
+    faults = [{"index": 1, "uuid": "GPU-1", "cause": "lost", "action": "quarantine"}]
+    foreign = [{"index": 0, "uuid": "GPU-0", "memory_mib": 512}]
+    more = {"faults": faults, "foreign": foreign, "degraded": "driver mismatch"}
+    assert _line("NodeRegistered", node="node-1", incarnation="a", inventory=inventory, workers=[], **more) == (
+        "node=node-1 faults=1:quarantine foreign=0:512MiB degraded='driver mismatch' devices=2xL4"
+    )

@@ -19,13 +19,28 @@ from muster.events.telemetry import GpuSampled, Heartbeat
 
 RUNNING = ("api", "scheduler", "reader", "agent-node-1")
 SUBJECTS = {
-    "api": {SUBMISSION, "muster.job.default.job-cancel-requested", "muster.admin.node-cordoned"},
-    "scheduler": {DECISION, COMMAND},
+    "api": {
+        SUBMISSION,
+        "muster.job.default.job-cancel-requested",
+        "muster.admin.node-cordoned",
+        "muster.admin.device-cordoned",
+    },
+    "scheduler": {DECISION, COMMAND, "muster.decision._cluster.device-readmitted"},
     "reader": set[str](),
-    "agent-node-1": {"muster.node.node-1.worker-started", "muster.heartbeat.node-1", "muster.gpu.node-1"},
+    "agent-node-1": {
+        "muster.node.node-1.worker-started",
+        "muster.node.node-1.device-faulted",
+        "muster.node.node-1.device-recovered",
+        "muster.node.node-1.foreign-usage-changed",
+        "muster.node.node-1.node-degraded",
+        "muster.node.node-1.node-restored",
+        "muster.heartbeat.node-1",
+        "muster.gpu.node-1",
+    },
 }
 FOREIGN = {
     "muster.node.node-2.worker-started",
+    "muster.node.node-2.device-faulted",
     "muster.heartbeat.node-2",
     "muster.gpu.node-2",
     "muster.node.node-1.made-up",  # each distinct subject costs the server memory for ever
