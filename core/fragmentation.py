@@ -14,6 +14,7 @@ sigmoid is looked up among the changes at which it steps.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cache
@@ -178,11 +179,12 @@ class Fragmentation:
         return None if best is None else (best_name, best)
 
     def devices_of(self, room: "NodeRoom", choice: Choice) -> tuple[int, ...]:
-        """The lowest numbers of devices on a node that are as chosen."""
+        """The devices on a node that are as chosen: of those alike the best connected, then the lowest numbers."""
         numbers: list[int] = []
         left = self._left(room)
-        for wanted in choice.devices:
-            numbers.append(next(i for i, device in enumerate(left) if device == wanted and i not in numbers))
+        for wanted, count in Counter(choice.devices).items():
+            alike = [index for index, device in enumerate(left) if device == wanted]
+            numbers += room.choose(alike, count, numbers)
         return tuple(sorted(numbers))
 
     def _left(self, room: "NodeRoom") -> list[DeviceLeft]:

@@ -73,7 +73,8 @@ def models_of(pools: Iterable[Pool], demand: Demand) -> Iterable[Pool]:
 
 def share_of(capacity: Capacity, pool: Pool, demand: Demand, name: str, devices: int, workers: int) -> Share:
     """What one of `workers` workers takes of a node with so many devices."""
-    chosen = capacity.rooms[name].fitting(pool.model, demand)[:devices]
+    room = capacity.rooms[name]
+    chosen = room.choose(room.fitting(pool.model, demand), devices)
     return Share(name, tuple(sorted(chosen)), *demand.host_share(devices, workers))
 
 

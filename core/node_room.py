@@ -1,9 +1,11 @@
 """What one node has left, and what one worker takes of it."""
 
 from bisect import insort
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.core.health import SOUND, Ailments
+from muster.core.links import links_of
 from muster.core.resources import Demand
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
@@ -31,6 +33,7 @@ class NodeRoom:
         "device_memory_mib",
         "idle",
         "inventory",
+        "links",
         "memory_mib",
         "most_of_a_model",
         "shared",
@@ -39,6 +42,7 @@ class NodeRoom:
     def __init__(self, inventory: Inventory, ailments: Ailments = SOUND) -> None:
         self.inventory = inventory
         self.ailments = ailments
+        self.links = links_of(inventory.topology, len(inventory.devices))
         self.available = False
         self.cpus = inventory.cpus
         self.memory_mib = inventory.memory_mib
@@ -58,6 +62,15 @@ class NodeRoom:
     def emptied(self) -> "NodeRoom":
         """The same node with nothing claimed, and not available."""
         return NodeRoom(self.inventory, self.ailments)
+
+    def choose(self, fitting: list[int], count: int, beside: Sequence[int] = ()) -> list[int]:
+        """So many of the devices that fit, for a worker that has those `beside` too: as they come, but of the idle ones
+        the best connected."""
+        if self.links is None:
+            return fitting[:count]
+        whole = [index for index in fitting if self.device_compute[index] == WHOLE_COMPUTE]
+        in_use = [index for index in fitting[:count] if self.device_compute[index] != WHOLE_COMPUTE]
+        return in_use + self.links.choose(whole, count - len(in_use), (*beside, *in_use))
 
     def fits_device(self, index: int, demand: Demand) -> bool:
         """Whether a device has the memory and the compute left that the demand asks of each device."""

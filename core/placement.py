@@ -3,11 +3,14 @@
 One node where one will do, chosen by the rule; a gang over several nodes by `muster.core.gangs` under every rule.
 
 - `best-fit`: the node of which least is left, devices and CPUs weighed together (ties: model, then node name); on a
-  node, for shares, devices in use first, fullest first; then the lowest numbers.
+  node, for shares, devices in use first, fullest first; then idle ones.
 - `spread`: the node with the most idle devices, then of which most is left (ties: model, then node name); on a node the
-  emptiest devices, then the lowest numbers.
+  emptiest devices.
 - `fragmentation`, `tight`: the node and the devices where expected fragmentation grows least, by the scores of
   `muster.core.fragmentation` (ties: node name, then the fullest device). While no work is expected they are `best-fit`.
+
+Under every rule, of a node's idle devices that do equally well those that `muster.core.links` prefers, then the lowest
+numbers.
 """
 
 from bisect import bisect_left
@@ -18,7 +21,7 @@ from typing import Final, NamedTuple
 from muster.core.capacity import Capacity
 from muster.core.fragmentation import Fragmentation
 from muster.core.gangs import Allotment, admits, fitness, models_of, place_on_several, share_of
-from muster.core.node_room import Share
+from muster.core.node_room import NodeRoom, Share
 from muster.core.pools import Entry, Pool
 from muster.core.resources import Demand
 
@@ -77,8 +80,16 @@ def _place_on_devices(capacity: Capacity, demand: Demand, excluded: frozenset[st
     else:
         fitting = room.fitting(best.pool.model, demand)
         fitting.sort(key=lambda index: (-room.device_compute[index], -room.device_memory_mib[index], index))
-        share = Share(best.name, tuple(sorted(fitting[: demand.gpus])), *demand.host_share(demand.gpus, 1))
-    return Allotment([share], f"{'spread' if spread else RULE}: {idle} idle on {best.name}")
+        chosen = room.choose(fitting, demand.gpus)
+        share = Share(best.name, tuple(sorted(chosen)), *demand.host_share(demand.gpus, 1))
+    return Allotment([share], f"{'spread' if spread else RULE}: {idle} idle on {best.name}{_linked(room, share)}")
+
+
+def _linked(room: NodeRoom, share: Share) -> str:
+    """How a share's devices are linked, where that was a choice."""
+    if room.links is None or len(share.devices) <= 1:
+        return ""
+    return f", devices linked by {room.links.words(share.devices)}"
 
 
 def _least_left(capacity: Capacity, pool: Pool, demand: Demand, excluded: frozenset[str]) -> _Found | None:
@@ -132,7 +143,9 @@ def _place_by_fragmentation(
         return None
     name, choice = found
     devices = fragmentation.devices_of(rooms[name], choice)
-    return Allotment([Share(name, devices, cpus, memory_mib)], f"{capacity.scheme.rule}: least harm on {name}")
+    share = Share(name, devices, cpus, memory_mib)
+    why = f"{capacity.scheme.rule}: least harm on {name}{_linked(rooms[name], share)}"
+    return Allotment([share], why)
 
 
 # -- work without devices ---------------------------------------------------------------------------------------------
