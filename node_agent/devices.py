@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from muster.events.telemetry import DeviceSample
 from muster.events.types import DegradedCause, DeviceFault, ForeignUse, Inventory
-from muster.node_agent.readings import Worktree
+from muster.node_agent.readings import MachineReading, Worktree, XidEvent
 
 
 class Degraded(NamedTuple):
@@ -49,4 +49,35 @@ class DeviceSource(Protocol):
 
     async def close(self) -> None:
         """Let go of the devices."""
+        ...
+
+
+class RawDevices(Protocol):
+    """A machine's devices as NVML shows them, before anybody judges. Its looks have the faults that NVML's silence
+    tells of (lost, unreadable, unknown memory, MIG mode) and the node's own troubles with NVML, and nothing foreign."""
+
+    @property
+    def reading(self) -> MachineReading | None:
+        """What the last inventory or look was made of; None where NVML could not be asked then."""
+        ...
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """Processes of the agent's own that NVML may list."""
+        ...
+
+    async def inventory(self) -> Inventory:
+        """See `DeviceSource.inventory`."""
+        ...
+
+    async def look(self, work: Sequence[Worktree]) -> Look:
+        """See `DeviceSource.look`."""
+        ...
+
+    async def next_xid(self) -> XidEvent:
+        """Wait for the next Xid that NVML tells of."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the devices: nothing of the agent's holds them until the next look."""
         ...
