@@ -15,7 +15,7 @@ from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
 from muster.core.order import duration_s, faded
-from muster.core.plan import NOWHERE, Draft, Plan, place_with_port
+from muster.core.plan import NOWHERE, Draft, Plan, place_with_ports
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
 from muster.core.releasing import Asker
@@ -182,18 +182,19 @@ class Allocator:
         misfits = self._spared_misfits if lasting else self._misfits
         if not asker.excluded and (shape in self._misfits or shape in misfits):
             return "passed"
-        found, port = place_with_port(draft.room, asker.demand, asker.excluded, job.id)
-        if found is None:
+        placed = place_with_ports(draft.room, asker.demand, asker.excluded, job.id)
+        if placed is None:
             if not asker.excluded:
                 misfits.add(shape)
             return "passed"
+        found, endpoints = placed
         claims = [(share, asker.demand) for share in found.shares]
         exact = draft.vector(claims)
         if not draft.ledger.admits(asker.claimant, exact):
             return "passed"
         past = line.blocked_by or (shadow.job if shadow is not None else 0)
         why = f"{found.why}{BACKFILLED}{past}" if past else found.why
-        if not draft.start(job, asker.claimant, found, port, why):
+        if not draft.start(job, asker.claimant, found, endpoints, why):
             return "full"
         if lasting and shadow is not None:
             shadow.note_started(asker.claimant, claims, exact)

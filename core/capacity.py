@@ -8,6 +8,7 @@ claims and can be rebuilt at any time; nothing of it is stored.
 
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from muster.core.fragmentation import Fragmentation
@@ -17,7 +18,7 @@ from muster.core.pools import Entry, Height, Pool, pool_under, step_of
 from muster.core.resources import Demand
 from muster.core.scheme import BY_MIX, Scheme
 from muster.events.binding import WHOLE_COMPUTE
-from muster.events.types import Inventory
+from muster.events.types import Endpoint, Inventory
 
 
 class _Place(NamedTuple):
@@ -177,27 +178,35 @@ class Capacity:
         if self.fragmentation is not None:
             self.fragmentation.stale.add(name)
 
-    def free_port(self, node: str, job: int) -> int:
-        """A rendezvous port of the node's range that no live attempt holds at its address (0 = none is left). The
-        job's number says where the search begins, so that a port rests before it is used again."""
-        inventory = self.rooms[node].inventory
-        used = self.ports.get(inventory.address)
-        size = inventory.last_port - inventory.first_port + 1
-        for step in range(size):
-            port = inventory.first_port + (job + step) % size
-            if not used or port not in used:
-                return port
-        return 0
+    def free_endpoints(self, nodes: Sequence[str], job: int) -> list[Endpoint]:
+        """A port at each node's address, of its range, that neither a live attempt nor one before it in the list holds
+        there; as many, from the first node on, as there are. The job's number says where the search begins, so that a
+        port rests before it is used again."""
+        found: list[Endpoint] = []
+        for node in nodes:
+            inventory = self.rooms[node].inventory
+            used = self.ports.get(inventory.address)
+            size = inventory.last_port - inventory.first_port + 1
+            for step in range(size):
+                endpoint = Endpoint(inventory.address, inventory.first_port + (job + step) % size)
+                if (not used or endpoint.port not in used) and endpoint not in found:
+                    found.append(endpoint)
+                    break
+            else:
+                break
+        return found
 
-    def take_port(self, address: str, port: int) -> None:
-        """Hold a port for an attempt."""
-        held = self.ports.get(address)
-        if held is None:
-            held = self.ports[address] = set()
-        held.add(port)
+    def take_ports(self, endpoints: Iterable[Endpoint]) -> None:
+        """Hold ports for an attempt."""
+        for endpoint in endpoints:
+            held = self.ports.get(endpoint.address)
+            if held is None:
+                held = self.ports[endpoint.address] = set()
+            held.add(endpoint.port)
 
-    def give_port(self, address: str, port: int) -> None:
-        """Let a port go."""
-        held = self.ports.get(address)
-        if held is not None:
-            held.discard(port)
+    def give_ports(self, endpoints: Iterable[Endpoint]) -> None:
+        """Let ports go."""
+        for endpoint in endpoints:
+            held = self.ports.get(endpoint.address)
+            if held is not None:
+                held.discard(endpoint.port)

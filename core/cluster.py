@@ -56,7 +56,7 @@ class Cluster(Holdings):
             if worker.phase != "gone":
                 self.claim(job.id, worker)
         if not attempt.over:
-            self.hold_port(attempt)
+            self.hold_ports(attempt)
         self.review(job)
 
     # -- jobs -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.Start
     world = len(allocation.placements)
     retriable = "node_fail" in spec.retry.on and job.tries + 1 < spec.retry.max_attempts
     start_by_ns = cluster.state.time_at + START_WINDOW_NS
+    processes = [max(1, len(place.devices)) for place in allocation.placements]
     commands = []
     for place in allocation.placements:
         node = cluster.state.nodes[place.node]
@@ -50,6 +51,11 @@ def start_commands(cluster: Cluster, allocation: t.JobAllocated) -> list[t.Start
                 leased=retriable and node.lease_ms > 0,
                 env=spec.env,
                 workdir=spec.workdir,
+                framework=spec.framework,
+                processes=sum(processes),
+                first_process=sum(processes[: place.rank]),
+                endpoints=allocation.endpoints,
+                image=spec.image or "",
             )
         )
     return commands

@@ -186,7 +186,14 @@ def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:
     basis = t.Basis(0, "", policy_name(cluster.state.policy), ENGINE_VERSION)
     places = [t.Placement(w.rank, w.node, w.incarnation, w.devices) for w in attempt.workers]
     allocated = t.JobAllocated(
-        basis, job.id, attempt.number, places, attempt.master_address, attempt.master_port, attempt.why
+        basis,
+        job.id,
+        attempt.number,
+        places,
+        attempt.master_address,
+        attempt.master_port,
+        attempt.why,
+        attempt.endpoints,
     )
     return [
         WorkerEnvironment(start.rank, start.node, device_environment(start) | rendezvous(start))

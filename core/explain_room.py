@@ -193,7 +193,9 @@ def _port(turn: Turn) -> Reason:
     holders = sorted(
         job.id
         for job in jobs.values()
-        if turn.cluster.is_live(job) and job.attempt and job.attempt.master_address in addresses
+        if turn.cluster.is_live(job)
+        and job.attempt
+        and any(endpoint.address in addresses for endpoint in job.attempt.ports())
     )
     where = [share.node for share in turn.unported.shares]
     detail = f"fits on {listed(where)}, where no rendezvous port is left: held by {jobs_named(holders)}"

@@ -13,7 +13,7 @@ from muster.core.backfill import ends_in_time
 from muster.core.cluster import Cluster
 from muster.core.holdings import Claim
 from muster.core.placement import Allotment, place
-from muster.core.plan import Draft, Plan, place_with_port
+from muster.core.plan import Draft, Plan, place_with_ports
 from muster.core.releasing import Asker
 from muster.core.reservations import use_reservations
 from muster.core.state import Job
@@ -59,7 +59,8 @@ class Turn:
     def _place(self) -> Allotment | None:
         if self.unported is None:
             return None
-        return place_with_port(self.draft.room, self.asker.demand, self.asker.excluded, self.job.id)[0]
+        placed = place_with_ports(self.draft.room, self.asker.demand, self.asker.excluded, self.job.id)
+        return placed[0] if placed is not None else None
 
     def _spared(self) -> Allotment | None:
         shadow = self.allocator.shadow

@@ -128,8 +128,9 @@ class _Simulation:
             start_by_at=now_at + START_WINDOW_NS,
             expected_s=expected_s(self._state, job)[0],
             started_at=now_at,
+            endpoints=event.endpoints,
         )
-        cluster.hold_port(job.attempt)
+        cluster.hold_ports(job.attempt)
         for worker in workers:
             cluster.claim(job.id, worker)
         self._note_use(job, job.attempt, 1)
@@ -184,7 +185,7 @@ class _Simulation:
             if worker.phase != "gone":
                 worker.phase = "gone"
                 cluster.release(job.id, worker)
-        cluster.free_port(attempt)
+        cluster.free_ports(attempt)
         if again and not job.cancelled_by:
             self._requeue(job)
         else:

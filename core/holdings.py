@@ -171,13 +171,13 @@ class Holdings:
                 self._charge_room(room)
         return self._ledger
 
-    def hold_port(self, attempt: Attempt) -> None:
-        """Hold the rendezvous port of an attempt."""
-        self._capacity.take_port(attempt.master_address, attempt.master_port)
+    def hold_ports(self, attempt: Attempt) -> None:
+        """Hold the ports of an attempt."""
+        self._capacity.take_ports(attempt.ports())
 
-    def free_port(self, attempt: Attempt) -> None:
-        """Let the rendezvous port of an attempt go."""
-        self._capacity.give_port(attempt.master_address, attempt.master_port)
+    def free_ports(self, attempt: Attempt) -> None:
+        """Let the ports of an attempt go."""
+        self._capacity.give_ports(attempt.ports())
 
     # -- reservations -------------------------------------------------------------------------------------------------
 

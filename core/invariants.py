@@ -47,9 +47,10 @@ def _check_claims(cluster: Cluster) -> None:
         attempt = job.attempt
         if attempt is None or not cluster.is_live(job) or attempt.over:
             continue
-        port = (attempt.master_address, attempt.master_port)
-        assert port not in ports, f"port {port} is held by jobs {ports.get(port)} and {job.id}"
-        ports[port] = job.id
+        for endpoint in attempt.ports():
+            port = (endpoint.address, endpoint.port)
+            assert port not in ports, f"port {port} is held by jobs {ports.get(port)} and {job.id}"
+            ports[port] = job.id
         demand = cluster.demand(job)
         for worker in attempt.workers:
             node = cluster.state.nodes.get(worker.node)

@@ -58,7 +58,7 @@ class Draft:
         self.victims: Final[set[int]] = set()  # jobs that it stops for others
         self.benefits: Final[set[int]] = set()  # jobs that it reserves room for
         self._touched: Final[set[str]] = set()
-        self._ports: Final[list[tuple[str, int]]] = []
+        self._ports: Final[list[t.Endpoint]] = []
         self._charges: Final[list[tuple[Claimant, Vector]]] = []
         self._leaves: Final[list[tuple[Claimant, Vector]]] = []
         self._new_on: Final[dict[str, list[Claim]]] = {}
@@ -74,8 +74,7 @@ class Draft:
             self.ledger.charge(who, negative(claim))
         for who, claim in reversed(self._leaves):
             self.ledger.leave(who, negative(claim))
-        for address, port in self._ports:
-            self.room.give_port(address, port)
+        self.room.give_ports(self._ports)
         self.cluster.touch(self._touched)
 
     # -- claims ---------------------------------------------------------------------------------------------------
@@ -107,13 +106,10 @@ class Draft:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def start(self, job: Job, who: Claimant, found: Allotment, port: int, why: str) -> bool:
+    def start(self, job: Job, who: Claimant, found: Allotment, endpoints: list[t.Endpoint], why: str) -> bool:
         """Give a job its place. False where the append is full."""
         cluster = self.cluster
-        address = cluster.state.nodes[found.shares[0].node].inventory.address
-        places = placements(cluster, found.shares)
-        decision = t.JobAllocated(self.plan.basis, job.id, job.attempts + 1, places, address, port, why)
-        if not self.plan.add(decision, start_commands(cluster, decision)):
+        if not self._allocate(job, found.shares, endpoints, why):
             return False
         demand = cluster.demand(job)
         claims = [(share, demand) for share in found.shares]
@@ -124,13 +120,26 @@ class Draft:
             self._later.pop(share.node, None)
             self._new_on.setdefault(share.node, []).append((share, demand))
         self._charge(who, self.vector(claims))
-        self.hold_port(address, port)
         return True
 
-    def hold_port(self, address: str, port: int) -> None:
-        """Hold a rendezvous port for the rest of the pass."""
-        self.room.take_port(address, port)
-        self._ports.append((address, port))
+    def _allocate(self, job: Job, shares: Sequence[Share], endpoints: list[t.Endpoint], why: str) -> bool:
+        """Decide that a job begins, and hold its ports for the rest of the pass. False where the append is full."""
+        master = endpoints[0]
+        decision = t.JobAllocated(
+            self.plan.basis,
+            job.id,
+            job.attempts + 1,
+            placements(self.cluster, shares),
+            master.address,
+            master.port,
+            why,
+            endpoints if self.cluster.demand(job).own_ports else [],
+        )
+        if not self.plan.add(decision, start_commands(self.cluster, decision)):
+            return False
+        self.room.take_ports(endpoints)
+        self._ports.extend(endpoints)
+        return True
 
     def suppose(self, who: Claimant, claim: Vector) -> None:
         """Count a claim without a place."""
@@ -140,24 +149,19 @@ class Draft:
         self.ledger.charge(who, claim)
         self._charges.append((who, claim))
 
-    def enter(self, job: Job, port: int) -> bool:
+    def enter(self, job: Job, endpoints: list[t.Endpoint]) -> bool:
         """Give a job the room that is reserved for it. False where the append is full."""
         cluster = self.cluster
         room = cluster.state.rooms[job.id]
-        address = cluster.state.nodes[room.placements[0].node].inventory.address
         shares = [share for share, _ in cluster.room_claims(room)]
         why = f"room reserved by entry {room.reserved}: {room.why}"[: t.DETAIL_LIMIT]
-        decision = t.JobAllocated(
-            self.plan.basis, job.id, job.attempts + 1, placements(cluster, shares), address, port, why
-        )
-        if not self.plan.add(decision, start_commands(cluster, decision)):
+        if not self._allocate(job, shares, endpoints, why):
             return False
         self.started[job.id] = cluster.room_claims(room)
         for share, demand in self.started[job.id]:
             self._drop_reservation(share.node, job.id)
             self._new_on.setdefault(share.node, []).append((share, demand))
             self.renew(share.node)
-        self.hold_port(address, port)
         return True
 
     def release(self, job: Job, cause: t.ReleaseCause, detail: str) -> bool:
@@ -264,17 +268,23 @@ class Draft:
         return self._parting
 
 
-def place_with_port(
+def place_with_ports(
     room: Capacity, demand: Demand, excluded: frozenset[str], job_id: int
-) -> tuple[Allotment | None, int]:
-    """Where the demand goes now, and a rendezvous port there; a node that has no port left cannot be the first."""
+) -> tuple[Allotment, list[t.Endpoint]] | None:
+    """Where the demand goes now, and the ports that its workers are met at there; a node that has none left for a
+    worker that needs one is left out."""
     while (found := place(room, demand, excluded)) is not None:
-        first = found.shares[0].node
-        port = room.free_port(first, job_id)
-        if port:
-            return found, port
-        excluded |= {first}
-    return None, 0
+        nodes = meeting_nodes(demand, [share.node for share in found.shares])
+        endpoints = room.free_endpoints(nodes, job_id)
+        if len(endpoints) == len(nodes):
+            return found, endpoints
+        excluded |= {nodes[len(endpoints)]}
+    return None
+
+
+def meeting_nodes(demand: Demand, nodes: Sequence[str]) -> Sequence[str]:
+    """Of the nodes of a gang, in order of rank, those that need a port: the first, or every one."""
+    return nodes if demand.own_ports else nodes[:1]
 
 
 def placements(cluster: Cluster, shares: Sequence[Share]) -> list[t.Placement]:

@@ -3,7 +3,7 @@
 from muster.core.cluster import Cluster
 from muster.core.ledger import Obstacle, negative
 from muster.core.node_room import NodeRoom
-from muster.core.plan import Draft
+from muster.core.plan import Draft, meeting_nodes
 from muster.core.state import Job, Room
 
 
@@ -22,8 +22,9 @@ def use_reservations(draft: Draft) -> bool:
                 return False
             continue
         if _is_free(draft, job, room):
-            port = draft.room.free_port(room.placements[0].node, job.id)
-            if port and not draft.enter(job, port):
+            nodes = meeting_nodes(cluster.demand(job), [place.node for place in room.placements])
+            endpoints = draft.room.free_endpoints(nodes, job.id)
+            if len(endpoints) == len(nodes) and not draft.enter(job, endpoints):
                 return False
     return True
 

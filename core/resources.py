@@ -23,7 +23,8 @@ def largest_device_mib(nodes: Iterable[Node]) -> int:
 
 class Demand(NamedTuple):
     """A job's needs. `cpus` and `memory_mib` are per device, or in all where there is none; `device_memory_mib` is
-    nominal, 0 = the whole device; `models` empty = any."""
+    nominal, 0 = the whole device; `models` empty = any; `own_ports`: each worker has a port to be met at, not only the
+    first one."""
 
     gpus: int
     nodes: Literal["any", "fewest"] | int | None
@@ -35,6 +36,7 @@ class Demand(NamedTuple):
     linked: bool
     node_names: frozenset[str]
     labels: tuple[tuple[str, str], ...]
+    own_ports: bool = False
 
     @property
     def exclusive(self) -> bool:
@@ -80,4 +82,5 @@ def demand_of(spec: JobSpec) -> Demand:
         linked=gpu.interconnect == "any",
         node_names=frozenset(where.nodes or ()),
         labels=tuple(sorted(where.labels.items())),
+        own_ports=spec.framework == "tensorflow",
     )

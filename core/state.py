@@ -98,6 +98,10 @@ class Attempt(msgspec.Struct, gc=False):
     stopped_for: int = 0  # the job for which it was stopped; 0 = for none
     endpoints: list[Endpoint] = []  # by rank, where each worker has a port of its own
 
+    def ports(self) -> list[Endpoint]:
+        """All that its workers are met at: held until it is over."""
+        return self.endpoints or [Endpoint(self.master_address, self.master_port)]
+
     def awaits_start(self) -> bool:
         """Whether a worker has not been reported yet."""
         for worker in self.workers:  # noqa: SIM110  a generator costs three times as much, at every entry

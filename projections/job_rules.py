@@ -61,6 +61,9 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         workers.append(Worker(rank, place.node, place.incarnation, place.devices))
     if not workers or len(workers) < len(event.placements):
         return f"allocation {event.job}.{event.attempt} does not rank its workers from 0"
+    master = t.Endpoint(event.master_address, event.master_port)
+    if event.endpoints and (len(event.endpoints) != len(workers) or event.endpoints[0] != master):
+        return f"allocation {event.job}.{event.attempt} does not give each worker a port, the master's first"
     attempt = Attempt(
         event.attempt,
         state.sequence,
@@ -72,6 +75,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         state.time_at + START_WINDOW_NS,
         expected_s(state, job)[0],
         event.why,
+        endpoints=event.endpoints,
     )
     if job.id in state.rooms:
         attempt.made_room = state.rooms[job.id].victims
@@ -87,7 +91,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     job.reason = ""
     job.phase = "STARTING" if attempt.stop is None else "STOPPING"
     job.ended_ns = 0
-    cluster.hold_port(attempt)
+    cluster.hold_ports(attempt)
     nodes = state.nodes
     void: list[Worker] = []
     worker_rules.note_use(cluster, job, sum(cluster.occupied(job, worker) for worker in workers))

@@ -171,7 +171,7 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
 
 
 def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
-    cluster.free_port(attempt)
+    cluster.free_ports(attempt)
     retry, failure = job.spec.retry, attempt.failure
     if job.cancelled_by:
         end_cancelled(cluster, job)

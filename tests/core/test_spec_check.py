@@ -22,7 +22,7 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("fields", "pointer", "words"),
     [
-        ({"gpuz": 1}, "/gpuz", "unknown field; known here: command, cpus, env, gpu, gpus"),
+        ({"gpuz": 1}, "/gpuz", "unknown field; known here: command, cpus, env, framework, gpu, gpus"),
         ({"gpu": {"memroy": 1}}, "/gpu/memroy", "unknown field; known here: compute, interconnect, memory, model"),
         ({"gpus": -1}, "/gpus", ">= 0"),
         ({"gpus": "many"}, "/gpus", "Expected `int`"),
