@@ -1,11 +1,14 @@
 """Where an agent learns of its machine's devices, and of what is wrong with them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from muster.events.telemetry import DeviceSample
 from muster.events.types import DegradedCause, DeviceFault, ForeignUse, Inventory
 from muster.node_agent.readings import MachineReading, Worktree, XidEvent
+
+Work = Callable[[], Awaitable[Sequence[Worktree]]]
+"""Tells what runs here at the time of the call."""
 
 
 class Degraded(NamedTuple):
@@ -38,13 +41,14 @@ class DeviceSource(Protocol):
         needs it and that nobody uses."""
         ...
 
-    async def next_fault(self) -> DeviceFault:
-        """Wait for the next error that happens on a device and leaves it as it was: `note`, `count` or `fail_job`."""
+    async def next_fault(self, work: Work) -> DeviceFault:
+        """Wait for the next error that happens on a device, whether it lasts or not. One that lasts is in every look
+        from then on, until it is over. To ask for the next one is to have dealt with the one before."""
         ...
 
     async def settle(self, tree: Worktree) -> None:
-        """Return once all errors that have happened so far can be had from `next_fault`, and NVML lists none of the
-        tree's processes on its devices any more, or after some seconds."""
+        """Return once all errors that have happened so far have been had from `next_fault` and dealt with, and NVML
+        lists none of the tree's processes on its devices any more, or after some seconds."""
         ...
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from muster.events.telemetry import DeviceSample
 from muster.events.types import Device, DeviceFault, Inventory
-from muster.node_agent.devices import Look
+from muster.node_agent.devices import Look, Work
 from muster.node_agent.readings import Worktree
 
 MIB: Final = 1 << 20
@@ -91,7 +91,7 @@ class SimulatedDevices:
                 used_mib[uuid] = used_mib.get(uuid, 0) + claim_mib
         return Look([self._sample(device, used_mib.get(device.uuid)) for device in self._devices])
 
-    async def next_fault(self) -> DeviceFault:
+    async def next_fault(self, work: Work) -> DeviceFault:  # noqa: ARG002  # nothing happens here
         """There is none: waits for ever."""
         await asyncio.Event().wait()
         raise AssertionError
@@ -183,7 +183,7 @@ class NvmlDevices:
         nvml = _nvml()
         return [_nvml_sample(nvml, device) for device in self._known] if nvml is not None else []
 
-    async def next_fault(self) -> DeviceFault:
+    async def next_fault(self, work: Work) -> DeviceFault:  # noqa: ARG002  # nothing happens here
         """Not told yet: waits for ever."""
         await asyncio.Event().wait()
         raise AssertionError
