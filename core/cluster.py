@@ -30,6 +30,7 @@ class Cluster(Holdings):
         self.starting: Final[dict[int, int]] = {}  # job → when its workers must be reported; in that order
         self.silent: Final[set[str]] = set()  # suspect nodes whose lease is running out
         self.with_strays: Final[set[str]] = set()
+        self.on_probation: Final[dict[str, dict[str, int]]] = {}  # node → device → when it takes work again
         self.excluding: Final[set[int]] = set()  # waiting jobs that some node has refused
         self.keys: Final[dict[tuple[str, str], int]] = {(key.user, key.key): key.job for key in state.keys}
         self.settled_until: int | None = None  # nothing can be placed before; None = something may
@@ -158,6 +159,7 @@ class Cluster(Holdings):
     def index_node(self, node: Node) -> None:
         """Take in a node, or what it now has."""
         self._index_inventory(node)
+        self._note_probations(node)
         self.review_node(node)
 
     def review_node(self, node: Node) -> None:
@@ -165,6 +167,26 @@ class Cluster(Holdings):
         self._review_status(node)
         _keep(self.silent, node.name, wanted=node.status == "suspect" and node.lost_at > 0)
         _keep(self.with_strays, node.name, wanted=len(node.strays) > node.strays_told)
+        self.settled_until = None
+
+    def review_devices(self, node: Node) -> None:
+        """Bring what depends on the state of a node's devices in step."""
+        self._review_ailments(node)
+        self._note_probations(node)
+        self.settled_until = None
+
+    def _note_probations(self, node: Node) -> None:
+        waiting = {uuid: condition.until_at for uuid, condition in node.conditions.items() if condition.until_at}
+        if waiting:
+            self.on_probation[node.name] = waiting
+        else:
+            self.on_probation.pop(node.name, None)
+
+    def replace_room(self, room: Room) -> None:
+        """The same room under other numbers, or in another life of its nodes."""
+        self._unreserve(self.state.rooms[room.job])
+        self.state.rooms[room.job] = room
+        self._reserve(room)
         self.settled_until = None
 
 

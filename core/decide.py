@@ -1,8 +1,9 @@
 """One pass: what follows now from the state, as decisions with their commands. Pure: no memory, clock or chance.
 
-In order: nodes whose lease has run out are lost; attempts whose time is over, and workers that must end, are told to;
-attempts that are over are requeued; waiting jobs are placed (`muster.core.settling`), where no attempt was found to be
-over its time. A pass ends where one atomic append is full; what is left is the next pass, on a new basis.
+In order: nodes whose lease has run out are lost; devices whose probation is over take work again; attempts whose time
+is over, and workers that must end, are told to; attempts that are over are requeued; waiting jobs are placed
+(`muster.core.settling`), where nothing before changes what is free for them. A pass ends where one atomic append is
+full; what is left is the next pass, on a new basis.
 """
 
 from itertools import takewhile
@@ -19,15 +20,16 @@ from muster.events import types as t
 def decide(cluster: Cluster) -> list[t.Event]:
     """The decisions and commands of one pass, in the order of their append; [] = nothing follows."""
     plan = Plan(cluster)
-    done = _declare_lost(plan) and _time_out(plan) and _order_stops(plan) and _stop_strays(plan) and _requeue(plan)
-    if done and not any(map(_ends_attempts, plan.events)):
+    steps = _declare_lost, _readmit, _time_out, _order_stops, _stop_strays, _requeue
+    if all(step(plan) for step in steps) and not any(map(_makes_room, plan.events)):
         place_waiting(plan)
     return plan.events
 
 
-def _ends_attempts(event: t.Event) -> bool:
-    """Whether attempts are over by this: who is placed or stopped beside them is decided on what is true then."""
-    return isinstance(event, t.NodeLost | t.JobTimedOut) or (
+def _makes_room(event: t.Event) -> bool:
+    """Whether attempts are over by this, or devices come back: who is placed or stopped beside is decided on what is
+    true then."""
+    return isinstance(event, t.NodeLost | t.DeviceReadmitted | t.JobTimedOut) or (
         isinstance(event, t.StopOrdered) and event.cause == "start_overdue"
     )
 
@@ -38,6 +40,7 @@ def next_time(cluster: Cluster) -> int | None:
     times = [cluster.state.nodes[name].lost_at for name in cluster.silent]
     times += [start_by_at for start_by_at in cluster.starting.values() if start_by_at > now_at][:1]
     times += [limit_at for limit_at, _ in cluster.schedule.limits[:1]]
+    times += [until_at for waiting in cluster.on_probation.values() for until_at in waiting.values()]
     for job_id in cluster.excluding:
         times += [until for until in cluster.state.jobs[job_id].excluded.values() if until > now_at]
     if cluster.look_at is not None and now_at < cluster.look_at < ENDLESS:
@@ -56,6 +59,20 @@ def _declare_lost(plan: Plan) -> bool:
         lost = t.NodeLost(plan.basis, name, node.incarnation, node.last_beat_ns, node.lease_ms, ended)
         if not plan.add(lost):
             return False
+    return True
+
+
+def _readmit(plan: Plan) -> bool:
+    cluster = plan.cluster
+    for name, waiting in sorted(cluster.on_probation.items()):
+        node = cluster.state.nodes[name]
+        for uuid in node.uuids():
+            if not 0 < waiting.get(uuid, 0) <= plan.now_at:
+                continue
+            condition = node.conditions[uuid]
+            why = f"{condition.action} since entry {condition.sequence}, and nothing has happened since"
+            if not plan.add(t.DeviceReadmitted(plan.basis, name, uuid, why)):
+                return False
     return True
 
 

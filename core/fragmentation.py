@@ -36,6 +36,15 @@ TIGHTNESS: Final = 800
 _EXACT: Final = Context(prec=40)
 
 
+class Traits(NamedTuple):
+    """What tells kinds of devices apart."""
+
+    model: str
+    memory_mib: int
+    nominal_mib: int
+    single: bool
+
+
 class DeviceLeft(NamedTuple):
     """What is left of one device of a kind."""
 
@@ -73,18 +82,20 @@ class Measure:
         self._cpus: Final = sorted({task.cpus for task, _ in mix})
         self._by_model: Final[dict[str, tuple[int, list[_Kind]]]] = {}
         self._amounts: Final[dict[tuple[int, tuple[DeviceLeft, ...]], int]] = {}
-        self.kinds: Final[list[Device]] = []  # a kind is a number here: devices that differ in no size or model
-        self._numbers: Final[dict[tuple[str, int, int], int]] = {}
+        self.kinds: Final[list[Device]] = []  # a kind is a number here: devices that differ in nothing that counts
+        self.traits: Final[list[Traits]] = []  # by kind
+        self._numbers: Final[dict[Traits, int]] = {}
         self.total: Final = sum(weight for _, weight in mix)
         self._steps: Final = _steps(self.total)
 
-    def kind(self, device: Device) -> int:
-        """The number of a device's kind."""
-        key = (device.model, device.memory_mib, device.nominal_mib)
-        number = self._numbers.get(key)
+    def kind(self, device: Device, *, single: bool = False) -> int:
+        """The number of a device's kind; `single` ones take work of one device only."""
+        traits = Traits(device.model, device.memory_mib, device.nominal_mib, single)
+        number = self._numbers.get(traits)
         if number is None:
-            number = self._numbers[key] = len(self.kinds)
+            number = self._numbers[traits] = len(self.kinds)
             self.kinds.append(device)
+            self.traits.append(traits)
         return number
 
     def score(self, change: int) -> int:
@@ -188,7 +199,8 @@ class Fragmentation:
         return tuple(sorted(numbers))
 
     def _left(self, room: "NodeRoom") -> list[DeviceLeft]:
-        kinds = map(self.measure.kind, room.inventory.devices)
+        kind, single = self.measure.kind, room.ailments.single
+        kinds = [kind(device, single=device.index in single) for device in room.inventory.devices]
         return list(map(DeviceLeft, kinds, room.device_compute, room.device_memory_mib))
 
     def _regroup(self, rooms: Mapping[str, "NodeRoom"]) -> None:
@@ -239,20 +251,26 @@ class Fragmentation:
         if not demand.gpus:
             return [()]
         fitting: dict[str, list[DeviceLeft]] = {}
-        for device in group.devices:
+        for device in sorted(group.devices, key=self._fullest):
             if self._fits(device, demand):
                 fitting.setdefault(self.measure.kinds[device.kind].model, []).append(device)
         if demand.gpus == 1:
-            fullest_first = sorted({device for devices in fitting.values() for device in devices}, key=_fullest)
-            return [(device,) for device in fullest_first]
+            each = dict.fromkeys(device for devices in fitting.values() for device in devices)
+            return [(device,) for device in sorted(each, key=self._fullest)]
         return [
-            tuple(sorted(devices, key=_fullest)[: demand.gpus])
-            for devices in fitting.values()
+            tuple(devices[: demand.gpus])
+            for _, devices in sorted(fitting.items(), key=lambda of_model: of_model[0])
             if len(devices) >= demand.gpus
         ]
 
+    def _fullest(self, device: DeviceLeft) -> tuple[int, int, Traits]:
+        """The order of devices, whichever kinds were met first."""
+        return device.compute, device.memory_mib, self.measure.traits[device.kind]
+
     def _fits(self, device: DeviceLeft, demand: Demand) -> bool:
         kind = self.measure.kinds[device.kind]
+        if demand.gpus > 1 and self.measure.traits[device.kind].single:
+            return False
         if demand.models and kind.model not in demand.models:
             return False
         claim_mib = device_claim_mib(kind, demand.device_memory_mib)
@@ -268,10 +286,6 @@ class Fragmentation:
             claim_mib = device_claim_mib(self.measure.kinds[device.kind], demand.device_memory_mib)
             insort(left, DeviceLeft(device.kind, device.compute - demand.compute, device.memory_mib - claim_mib))
         return tuple(left)
-
-
-def _fullest(device: DeviceLeft) -> tuple[int, int, int]:
-    return device.compute, device.memory_mib, device.kind
 
 
 _UNKNOWN: Final = Choice(-1, ())

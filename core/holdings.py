@@ -270,6 +270,13 @@ class Holdings:
         self._placeable.clear()
         self._stale.add(node.name)
 
+    def _review_ailments(self, node: Node) -> None:
+        """What is wrong with a node's devices has changed."""
+        ailments = ailments_of(node)
+        self._capacity.put_room(node.name, NodeRoom(node.inventory, ailments))
+        self.healthy.put_room(node.name, NodeRoom(node.inventory, ailments))
+        self._stale.add(node.name)
+
     def _review_status(self, node: Node) -> None:
         """Whether a node takes new work, and whether it counts."""
         self._capacity.set_available(node.name, available=node.available)

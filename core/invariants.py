@@ -2,7 +2,7 @@
 to ones computed afresh. For tests and audits; it looks at everything."""
 
 from muster.core.cluster import Cluster
-from muster.core.state import ENDED, PHASE_CODES, Job
+from muster.core.state import ENDED, PHASE_CODES, Job, Node
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 
@@ -10,6 +10,8 @@ def check_invariants(cluster: Cluster) -> None:
     """Raises AssertionError with the sequence and what does not hold."""
     for job in cluster.state.jobs.values():
         _check_job(cluster, job)
+    for node in cluster.state.nodes.values():
+        _check_devices(cluster, node)
     _check_claims(cluster)
     _check_indexes(cluster)
 
@@ -38,6 +40,27 @@ def _check_job(cluster: Cluster, job: Job) -> None:
         assert job.ended_ns, f"{where}: no end"
 
 
+def _check_devices(cluster: Cluster, node: Node) -> None:
+    """What is known of devices is of devices that there are, or were."""
+    where = f"after entry {cluster.state.sequence}, node {node.name}"
+    uuids = set(node.uuids())
+    assert len(uuids) == len(node.inventory.devices) + len(node.absent), f"{where}: two devices of one uuid"
+    for kept in (node.conditions, node.device_cordons, node.device_errors):
+        assert kept.keys() <= uuids, f"{where}: {kept.keys() - uuids} are no devices of it"
+    for uuid, condition in node.conditions.items():
+        by_time = condition.action in ("suspect", "probation")
+        assert condition.until_at > 0 if by_time else condition.until_at == 0 or condition.action == "no_gangs", (
+            f"{where}: device {uuid} is {condition.action} until {condition.until_at}"
+        )
+    for uuid, errors in node.device_errors.items():
+        jobs = [error.job for error in errors]
+        assert jobs, f"{where}: no errors of device {uuid} are kept"
+        assert len(set(jobs)) == len(jobs), f"{where}: device {uuid} counts a job twice"
+    present = {device.uuid for device in node.inventory.devices}
+    assert node.foreign_mib.keys() <= present, f"{where}: foreign processes hold devices that are not there"
+    assert all(node.foreign_mib.values()), f"{where}: foreign processes hold nothing of a device"
+
+
 def _check_claims(cluster: Cluster) -> None:
     """No device is promised beyond what it has, in any dimension; no port is held twice at one address."""
     memory_mib: dict[tuple[str, int], int] = {}
@@ -62,19 +85,21 @@ def _check_claims(cluster: Cluster) -> None:
                     continue  # the node came back without it
                 device = devices[index]
                 place = (worker.node, index)
-                memory_mib[place] = memory_mib.get(place, 0) + device_claim_mib(device, demand.device_memory_mib)
-                compute[place] = compute.get(place, 0) + demand.compute
                 where = f"after entry {cluster.state.sequence}, device {index} of {worker.node}"
-                assert memory_mib[place] <= device.memory_mib, f"{where}: {memory_mib[place]} MiB promised"
+                compute[place] = compute.get(place, 0) + demand.compute
                 assert compute[place] <= WHOLE_COMPUTE, f"{where}: {compute[place]} thousandths promised"
+                if demand.device_memory_mib > device.nominal_mib:
+                    continue  # its memory was known when this was promised, and is not any more
+                memory_mib[place] = memory_mib.get(place, 0) + device_claim_mib(device, demand.device_memory_mib)
+                assert memory_mib[place] <= device.memory_mib, f"{where}: {memory_mib[place]} MiB promised"
 
 
 def _check_indexes(cluster: Cluster) -> None:
     """The indexes kept in step equal those of a cluster built from the state."""
     fresh = Cluster(cluster.state)
     where = f"after entry {cluster.state.sequence}"
-    names = ("to_stop", "leaving", "reserved_on", "to_judge", "starting", "silent", "with_strays", "excluding", "keys")
-    for name in names:
+    work_lists = ("to_stop", "leaving", "to_judge", "starting", "silent", "with_strays", "on_probation", "excluding")
+    for name in (*work_lists, "reserved_on", "keys"):
         kept, built = getattr(cluster, name), getattr(fresh, name)
         assert kept == built, f"{where}: {name} is {kept}, a fresh one is {built}"
     kept_lines = {path: (line.order, line.keys, line.users) for path, line in cluster.lines.by_queue.items()}
@@ -94,6 +119,11 @@ def _check_indexes(cluster: Cluster) -> None:
     kept_room, built_room = cluster.room(), fresh.room()
     for name in ("by_cpus", "by_left", "largest"):
         assert getattr(kept_room, name) == getattr(built_room, name), f"{where}: {name} of the room"
+    for kept_rooms, built_rooms in ((kept_room, built_room), (cluster.healthy, fresh.healthy)):
+        for name, room in kept_rooms.rooms.items():
+            built_node = built_rooms.rooms[name]
+            same = (room.ailments, room.available) == (built_node.ailments, built_node.available)
+            assert same, f"{where}: what is wrong with {name}"
     kept_ports = {address: ports for address, ports in kept_room.ports.items() if ports}
     assert kept_ports == {address: ports for address, ports in built_room.ports.items() if ports}, f"{where}: ports"
     for key, pool in kept_room.pools.items():

@@ -95,6 +95,8 @@ class NodeRoom:
 
     def holds(self, share: Share, demand: Demand) -> bool:
         """Whether exactly this share is free."""
+        if demand.gpus > 1 and not self.ailments.single.isdisjoint(share.devices):
+            return False
         return self.fits_host(share.cpus, share.memory_mib) and all(
             self.fits_device(index, demand) for index in share.devices
         )

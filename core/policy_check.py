@@ -57,6 +57,8 @@ def check_policy(raw: Any) -> Policy:
     policy = _convert(raw, Policy)
     problems = duration_problems("/half_life", policy.half_life)
     problems += duration_problems("/preemption/min_runtime", policy.preemption.min_runtime, above_nothing=False)
+    problems += duration_problems("/health/window", policy.health.window)
+    problems += duration_problems("/health/probation", policy.health.probation, above_nothing=False)
     problems += [
         Problem(f"/topology/{place}", "the name of a label is empty")
         for place, label in enumerate(policy.topology)
@@ -70,6 +72,7 @@ def check_policy(raw: Any) -> Policy:
         in_seconds(policy, "half_life"),
         preemption=in_seconds(policy.preemption, "min_runtime"),
         lanes=[in_seconds(lane, "max_time") for lane in policy.lanes],
+        health=in_seconds(policy.health, "window", "probation"),
     )
 
 

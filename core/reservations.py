@@ -1,6 +1,7 @@
 """Rooms that are reserved: used as soon as they are free, and let go when nobody needs them or they are no more."""
 
 from muster.core.cluster import Cluster
+from muster.core.health import ailing, ailments_of
 from muster.core.ledger import Obstacle, negative
 from muster.core.node_room import NodeRoom
 from muster.core.plan import Draft, meeting_nodes
@@ -31,6 +32,7 @@ def use_reservations(draft: Draft) -> bool:
 
 def _loss(cluster: Cluster, room: Room) -> str:
     """Why the room is no more ("" = it is)."""
+    lives = {place.node: place.incarnation for place in room.placements}
     for share, demand in cluster.room_claims(room):
         node = cluster.state.nodes.get(share.node)
         if node is None:
@@ -39,9 +41,14 @@ def _loss(cluster: Cluster, room: Room) -> str:
             return f"{share.node} is cordoned"
         if node.status != "ready":
             return f"{share.node} is {node.status}"
-        empty = NodeRoom(node.inventory)
-        if any(index >= len(node.inventory.devices) for index in share.devices) or not empty.holds(share, demand):
+        if node.degraded:
+            return f"{share.node} is degraded: {node.degraded}"
+        if any(index >= len(node.inventory.devices) for index in share.devices):
+            return f"{share.node} has not all of its devices any more"
+        if node.incarnation != lives[share.node] or not NodeRoom(node.inventory).holds(share, demand):
             return f"{share.node} has changed"
+        if not NodeRoom(node.inventory, ailments_of(node)).holds(share, demand):
+            return f"{share.node}: {ailing(node, share.devices, cluster.state.time_at)}"
     return ""
 
 

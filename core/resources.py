@@ -49,9 +49,11 @@ class Demand(NamedTuple):
         return bool(self.node_names or self.labels)
 
     def occupies(self, device: Device) -> int:
-        """Thousandths of a device that a claim on it counts: by compute or by memory, whichever is more."""
+        """Thousandths of a device that a claim on it counts: by compute or by memory, whichever is more; no more than
+        all of one that has come back with less memory."""
         claim_mib = device_claim_mib(device, self.device_memory_mib)
-        return max(self.compute, -(-claim_mib * WHOLE_COMPUTE // max(1, device.memory_mib)))
+        by_memory = -(-claim_mib * WHOLE_COMPUTE // max(1, device.memory_mib))
+        return max(self.compute, min(by_memory, WHOLE_COMPUTE))
 
     def occupies_at_least(self, largest_mib: int) -> int:
         """Likewise, wherever it goes: on a device of the largest nominal memory (0 = unknown)."""

@@ -59,6 +59,7 @@ ENDED: Final = frozenset(phase for phase, then in TRANSITIONS.items() if not the
 
 WorkerPhase = Literal["placed", "running", "gone"]
 NodeStatus = Literal["ready", "suspect", "lost"]
+ConditionAction = Literal["no_gangs", "suspect", "probation", "drain", "reset", "quarantine"]
 
 
 class Worker(msgspec.Struct, gc=False):
@@ -155,9 +156,10 @@ class Stray(msgspec.Struct, frozen=True, gc=False):
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
     """What is wrong with a device, the worst of it. `until_at` is the logical time at which a device that is suspect or
-    on probation takes work again (0 = when it has recovered)."""
+    on probation takes work again (0 = when it has recovered); one of `no_gangs` may be suspect beside, and takes none
+    until then."""
 
-    action: Literal["no_gangs", "suspect", "probation", "drain", "reset", "quarantine"]
+    action: ConditionAction
     cause: FaultCause
     xid: int
     detail: str
@@ -194,6 +196,11 @@ class Node(msgspec.Struct, gc=False):
     device_cordons: dict[str, str] = {}  # who shut the device, and why
     device_errors: dict[str, list[CountedError]] = {}
     foreign_mib: dict[str, int] = {}  # what foreign processes hold
+    absent: list[str] = []  # devices that the inventory lacks and work holds, or something is known of: numbered behind
+
+    def uuids(self) -> list[str]:
+        """The devices by number: those of the inventory, then those that are absent."""
+        return [*(device.uuid for device in self.inventory.devices), *self.absent]
 
     @property
     def available(self) -> bool:

@@ -4,10 +4,12 @@ an attempt gives back each worker's devices once, and the next attempt begins wi
 from typing import Final, NamedTuple
 
 from muster.core.cluster import Cluster
-from muster.core.state import ENDED, Job
+from muster.core.state import ENDED, Job, Worker
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
+from muster.events.types import Device
 
-_Device = tuple[str, int]
+_Device = tuple[str, str]
+"""A node and a device's uuid: its number may be another one in another life of the node."""
 
 
 class _Claim(NamedTuple):
@@ -44,11 +46,7 @@ class Ledger:
         if attempt is None:
             return None
         before = self._held.get(job.id, _Held(0, {}))
-        devices = {
-            worker.rank: tuple((worker.node, device) for device in worker.devices)
-            for worker in attempt.workers
-            if worker.phase != "gone"
-        }
+        devices = {worker.rank: self._devices(worker) for worker in attempt.workers if worker.phase != "gone"}
         same = before.attempt == attempt.number
         problem = None
         if before.attempt > attempt.number:
@@ -65,6 +63,18 @@ class Ledger:
             self._held.pop(job.id, None)
         return problem or (None if same else self._overbooked(devices))
 
+    def _devices(self, worker: Worker) -> tuple[_Device, ...]:
+        node = self._cluster.state.nodes.get(worker.node)
+        uuids = node.uuids() if node is not None else []
+        return tuple((worker.node, uuids[n] if n < len(uuids) else f"number {n}") for n in worker.devices)
+
+    def _known(self, device: _Device) -> Device | None:
+        """The device, where its node has it."""
+        name, uuid = device
+        node = self._cluster.state.nodes.get(name)
+        known = node.inventory.devices if node is not None else []
+        return next((each for each in known if each.uuid == uuid), None)
+
     def _release(self, job_id: int, held: _Held) -> None:
         for worker in held.devices.values():
             for device in worker:
@@ -73,21 +83,21 @@ class Ledger:
     def _claim(self, job: Job, devices: dict[int, tuple[_Device, ...]]) -> None:
         demand = self._cluster.demand(job)
         for worker in devices.values():
-            for name, index in worker:
-                node = self._cluster.state.nodes.get(name)
-                known = node.inventory.devices if node is not None else []
-                memory_mib = device_claim_mib(known[index], demand.device_memory_mib) if index < len(known) else 0
-                self._claims.setdefault((name, index), {})[job.id] = _Claim(memory_mib, demand.compute)
+            for held in worker:
+                device = self._known(held)
+                memory_mib = device_claim_mib(device, demand.device_memory_mib) if device is not None else 0
+                self._claims.setdefault(held, {})[job.id] = _Claim(memory_mib, demand.compute)
 
     def _overbooked(self, devices: dict[int, tuple[_Device, ...]]) -> str | None:
         for worker in devices.values():
-            for name, index in worker:
-                claims = self._claims[name, index]
-                memory_mib = sum(claim.memory_mib for claim in claims.values())
-                compute = sum(claim.compute for claim in claims.values())
-                node = self._cluster.state.nodes.get(name)
-                known = node.inventory.devices if node is not None else []
-                if compute > WHOLE_COMPUTE or (index < len(known) and memory_mib > known[index].memory_mib):
-                    holders = ", ".join(map(str, sorted(claims)))
-                    return f"device {index} of {name} is held past what it has, by jobs {holders}"
+            for held in worker:
+                claims = self._claims[held].values()
+                memory_mib = sum(claim.memory_mib for claim in claims)
+                compute = sum(claim.compute for claim in claims)
+                device = self._known(held)
+                if compute > WHOLE_COMPUTE or (device is not None and memory_mib > device.memory_mib):
+                    holders = ", ".join(map(str, sorted(self._claims[held])))
+                    name, uuid = held
+                    which = f"device {device.index}" if device is not None else uuid
+                    return f"{which} of {name} is held past what it has, by jobs {holders}"
         return None

@@ -13,7 +13,7 @@ from muster.core.schedule import SECOND_NS
 from muster.core.spec_check import flaw
 from muster.core.state import ENDED, Attempt, Job, Key, Room, Stray, Worker
 from muster.events import types as t
-from muster.projections import worker_rules
+from muster.projections import device_rules, worker_rules
 from muster.projections.policy_rules import default_priority, note_mix, queue_flaw
 
 KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
@@ -104,6 +104,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
         worker_rules.lose_worker(
             cluster, job, worker, "its agent began a new life before it could start", never_ran=True
         )
+    device_rules.fail_on_arrival(cluster, job)
     if attempt.stop is None:
         cluster.starting[job.id] = attempt.start_by_at
         cluster.schedule.note(job, attempt)
