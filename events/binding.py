@@ -34,6 +34,11 @@ def worker_name(command: StartWorker) -> str:
     return f"{command.job}.{command.attempt}.{command.rank}"
 
 
+def local_processes(command: StartWorker) -> int:
+    """How many of the gang's processes are this worker's: one for each of its devices, one where it has none."""
+    return max(1, len(command.devices))
+
+
 def rendezvous(command: StartWorker) -> dict[str, str]:
     """How the workers of a gang find each other. One worker a node: its rank is the node rank."""
     return {
@@ -63,6 +68,9 @@ def identity(command: StartWorker) -> dict[str, str]:
         "MUSTER_ATTEMPT": str(command.attempt),
         "MUSTER_RANK": str(command.rank),
         "MUSTER_WORLD_SIZE": str(command.world),
+        "MUSTER_PROCESSES": str(command.processes),
+        "MUSTER_LOCAL_PROCESSES": str(local_processes(command)),
+        "MUSTER_FIRST_PROCESS": str(command.first_process),
         "MUSTER_NODE": command.node,
         "MUSTER_ALLOCATION": f"{command.job}.{command.attempt}",
     }

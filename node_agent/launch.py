@@ -1,7 +1,8 @@
 """From a StartWorker to what is executed: argument list, environment, working directory. Pure.
 
-The worker's environment is built from nothing: a short list of the agent's own variables, the rendezvous, the job's
-`env` (which wins over those), and last what Muster alone decides: MUSTER_* and which devices are visible.
+The worker's environment is built from nothing: a short list of the agent's own variables, the rendezvous, what the
+job's framework reads, the job's `env` (which wins over those), and last what Muster alone decides: MUSTER_* and which
+devices are visible.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,13 @@ import msgspec
 
 from muster.events.binding import RESERVED_PREFIX, VisibleDevices, device_environment, identity, rendezvous
 from muster.events.types import StartWorker
+from muster.node_agent.frameworks import (
+    PROGRAMS,
+    cache_environment,
+    framework_environment,
+    interface_environment,
+    thread_environment,
+)
 
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 """All that a worker gets of its agent's environment."""
@@ -21,26 +29,42 @@ MARKER: Final = "MUSTER_WORKER"
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What the keeper executes."""
+    """What the keeper executes, with `programs` of ours in the worker's `bin`, the first folder of its PATH then."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str
+    programs: tuple[str, ...] = ()
 
 
 def launch(
-    command: StartWorker, own_env: Mapping[str, str], default_cwd: str, token: str, visible: VisibleDevices = "index"
+    command: StartWorker,
+    own_env: Mapping[str, str],
+    folder: str,
+    token: str,
+    visible: VisibleDevices = "index",
+    interface: str = "",
 ) -> Launch:
-    """What to execute for `command`. `own_env` is the agent's environment, `token` marks the worker's processes."""
+    """What to execute for `command`. `own_env` is the agent's environment, `token` marks the worker's processes. The
+    worker's `folder` has `work`, `cache` and `bin`; `interface` is the network that gangs meet on ("" = unknown)."""
+    cache = f"{folder}/cache"
     job_env = {name: value for name, value in command.env.items() if not name.startswith(RESERVED_PREFIX)}
     env = {
         "PATH": DEFAULT_PATH,
         **{name: own_env[name] for name in PASSED_ON if name in own_env},
         **rendezvous(command),
+        **thread_environment(command),
+        **cache_environment(command, cache),
+        **interface_environment(command, interface),
+        **framework_environment(command),
         **job_env,
         **device_environment(command, visible),
         **identity(command),
         MARKER: token,
     }
+    programs = PROGRAMS.get(command.framework, ())
+    if programs:
+        env["PATH"] = f"{folder}/bin:{env['PATH']}"
+        env |= {f"MUSTER_{name.upper()}": f"{folder}/bin/{name}" for name in programs}
     argv = [SHELL, "-c", command.command] if isinstance(command.command, str) else list(command.command)
-    return Launch(argv, env, command.workdir or default_cwd)
+    return Launch(argv, env, command.workdir or f"{folder}/work", programs)

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -87,10 +88,13 @@ class WorkerFolder:
         self.path = path
         self.output = path / "output"
 
-    def prepare(self, ticket: Ticket) -> None:
-        """Make the folder and put the ticket there, last and at once. Raises OSError."""
+    def prepare(self, ticket: Ticket, programs: Iterable[str] = ()) -> None:
+        """Make the folder, with these programs of ours, and put the ticket there, last and at once. Raises OSError."""
         self.path.mkdir(mode=0o700)
-        (self.path / "work").mkdir()
+        for name in ("work", "cache", "bin"):
+            (self.path / name).mkdir()
+        for program in programs:
+            shutil.copy(Path(__file__).with_name(f"{program}_program.py"), self.path / "bin" / program)
         os.mkfifo(self.path / "control", 0o600)
         write_file(str(self.path / "ticket"), msgspec.json.encode(ticket).decode())
 
@@ -181,6 +185,10 @@ class WorkerFolder:
             return (self.path / "acknowledged").stat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def remove_cache(self) -> None:
+        """Delete what the worker compiled."""
+        shutil.rmtree(self.path / "cache", ignore_errors=True)
 
     def remove(self) -> None:
         """Delete the folder. What cannot be deleted stays for the next time."""

@@ -22,7 +22,7 @@ from muster.events.types import ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
 from muster.node_agent.booking import RefusalError, claims_mib, used_mib
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
-from muster.node_agent.launch import launch
+from muster.node_agent.launch import MARKER, Launch, launch
 from muster.node_agent.lease import Lease
 from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder, lost
@@ -137,11 +137,12 @@ class Workers:
             raise RefusalError("this worker is on the node already")
         claims = claims_mib(command, inventory, [worker.ticket for worker in self.running()])
         folder = self.folder_of(key)
-        ticket = self._ticket(command, folder, lease, claims)
+        plan = self._plan(command, folder, inventory)
+        ticket = self._ticket(command, plan, lease, claims)
         try:
             if folder.path.exists():
                 folder.remove()
-            folder.prepare(ticket)
+            folder.prepare(ticket, plan.programs)
         except (OSError, ValueError) as error:
             folder.remove()
             raise RefusalError(f"its folder cannot be made: {error}") from error
@@ -149,9 +150,19 @@ class Workers:
         self._workers[key] = worker
         self._spawn(self._begin(worker))
 
-    def _ticket(self, command: StartWorker, folder: WorkerFolder, lease: Lease, claims: dict[int, int]) -> Ticket:
-        token = secrets.token_hex(8)
-        plan = launch(command, self._settings.own_env, str(folder.path / "work"), token, self._settings.visible)
+    def _plan(self, command: StartWorker, folder: WorkerFolder, inventory: Inventory) -> Launch:
+        ours = [name for name, address in inventory.addresses.items() if address == inventory.address]
+        return launch(
+            command,
+            self._settings.own_env,
+            str(folder.path),
+            secrets.token_hex(8),
+            self._settings.visible,
+            ours[0] if ours else "",
+        )
+
+    def _ticket(self, command: StartWorker, plan: Launch, lease: Lease, claims: dict[int, int]) -> Ticket:
+        token = plan.env[MARKER]
         leased = command.leased and lease.lease_ms > 0
         cgroup = self._settings.cgroup
         return Ticket(
@@ -234,12 +245,14 @@ class Workers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def clean(self, keep_s: float, keep_count: int, now_s: float) -> None:
-        """Delete the folders of workers long over, and the oldest beyond `keep_count`. Blocks; for a thread."""
+        """Delete what workers that are over compiled, the folders of those long over, and the oldest beyond
+        `keep_count`. Blocks; for a thread."""
         over = []
         for path in self._folder.iterdir():
             acknowledged_s = WorkerFolder(path).acknowledged_s()
             if acknowledged_s is not None:
                 over.append((acknowledged_s, path.name))
+                WorkerFolder(path).remove_cache()
         over.sort(reverse=True)
         for position, (acknowledged_s, name) in enumerate(over):
             if position >= keep_count or now_s - acknowledged_s > keep_s:

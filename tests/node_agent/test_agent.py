@@ -84,7 +84,7 @@ async def test_a_program_that_cannot_be_executed_says_why(
 
 
 async def test_a_worker_sees_exactly_its_environment(
-    new_node: NewNode, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+    new_node: NewNode, link: FakeLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOME", "LANG", "TZ", "TMPDIR"):
         monkeypatch.delenv(name, raising=False)
@@ -92,13 +92,16 @@ async def test_a_worker_sees_exactly_its_environment(
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "42")
     life = (await new_node().registered()).incarnation
     env = {"LR": "0.1", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "MUSTER_RANK": "9", "CUDA_LAUNCH_BLOCKING": "1"}
-    command = start(life, ["/usr/bin/env"], indices=[4, 5, 6, 7], world=2, rank=1, env=env)
+    command = start(
+        life, ["/usr/bin/env"], indices=[4, 5, 6, 7], world=2, rank=1, env=env, processes=8, first_process=4
+    )
     await link.command(command)
     await link.fact(WorkerExited, job=5)
     assert link.answer is not None
     text = b"".join([chunk async for chunk in link.answer(LogAsk(5, 1, 1))]).decode()
     seen = dict(line.split("=", 1) for line in text.splitlines())
     assert len(seen.pop("MUSTER_WORKER")) == 16
+    cache = tmp_path / "data" / "workers" / "5.1.1" / "cache"
     assert seen == {
         "PATH": "/usr/bin:/bin",
         "LR": "0.1",
@@ -109,6 +112,9 @@ async def test_a_worker_sees_exactly_its_environment(
         "MUSTER_ATTEMPT": "1",
         "MUSTER_RANK": "1",
         "MUSTER_WORLD_SIZE": "2",
+        "MUSTER_PROCESSES": "8",
+        "MUSTER_LOCAL_PROCESSES": "4",
+        "MUSTER_FIRST_PROCESS": "4",
         "MUSTER_NODE": "node-1",
         "MUSTER_ALLOCATION": "5.1",
         "RANK": "1",
@@ -118,6 +124,11 @@ async def test_a_worker_sees_exactly_its_environment(
         "NODE_RANK": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "42017",
+        "OMP_NUM_THREADS": "8",
+        "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
     }
 
 

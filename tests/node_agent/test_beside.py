@@ -119,3 +119,20 @@ async def test_folders_of_ended_workers_are_kept_for_a_while(
     async with asyncio.timeout(DEADLINE_S):
         while sorted(path.name for path in folders.iterdir()) != [f"{job}.1.0" for job in [*kept, 8]]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_what_a_worker_compiled_is_deleted_once_it_is_over(new_node: NewNode, link: FakeLink) -> None:
+    node = new_node()
+    life = (await node.registered()).incarnation
+    await link.command(start(life, "mkdir -p $TRITON_CACHE_DIR/deep", job=5))
+    await link.fact(WorkerExited, job=5)
+    await link.command(start(life, "sleep 1000", job=6))
+    await link.fact(WorkerStarted, job=6)
+    folders = node.agent._settings.data / "workers"
+    assert (folders / "5.1.0" / "cache" / "triton" / "deep").is_dir()
+    await node.stop(kill_jobs=False)
+    await new_node().registered()
+    async with asyncio.timeout(DEADLINE_S):
+        while (folders / "5.1.0" / "cache").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (folders / "6.1.0" / "cache").is_dir()

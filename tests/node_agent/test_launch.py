@@ -31,5 +31,5 @@ def test_the_job_s_variables_win_over_the_agent_s_but_not_over_muster_s() -> Non
 
 
 def test_the_working_directory_is_the_worker_s_own_unless_the_job_names_one() -> None:
-    assert launch(start("i", "true"), {}, "/w", "t").cwd == "/w"
+    assert launch(start("i", "true"), {}, "/w", "t").cwd == "/w/work"
     assert launch(start("i", "true", workdir="/data"), {}, "/w", "t").cwd == "/data"
