@@ -53,6 +53,10 @@ _SPEC_OPTIONS: Final = [
     click.option("--label", multiple=True, metavar="NAME=VALUE", help="A label that describes the job."),
     click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set, or pass on, an environment variable."),
     click.option("--workdir", metavar="FOLDER", help="Where the workers start; here if left out."),
+    click.option(
+        "--framework", metavar="NAME", help="Set what its launcher reads: pytorch, tensorflow, mindspore or jax."
+    ),
+    click.option("--image", metavar="IMAGE", help="Run in a container of this image."),
     click.option("--max-attempts", metavar="COUNT", type=int, help="How often it is tried."),
     click.option(
         "--retry-on", metavar="CAUSE", multiple=True, help="What is tried again: node_fail, device_fault, failed."
@@ -99,7 +103,7 @@ def _duration(flag: str, text: str) -> str:
 def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
     """The specification of a file, script or command, with what the flags say on top."""
     spec = read_job(command)
-    for name in ("name", "queue", "gpus", "cpus", "memory", "workdir"):
+    for name in ("name", "queue", "gpus", "cpus", "memory", "workdir", "framework", "image"):
         if flags[name] is not None:
             spec[name] = flags[name]
     for name in ("nodes", "priority"):

@@ -27,6 +27,7 @@ SIGNALS: Final = frozenset(
 
 _ANY: Final = JobSpec(command="true")
 T = TypeVar("T", bound=msgspec.Struct)
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -161,6 +162,8 @@ def _text_problems(spec: JobSpec) -> list[Problem]:
         problems.append(Problem("/command/0", "the program's name is empty"))
     if not spec.name.isprintable():
         problems.append(Problem("/name", "has characters that cannot be shown"))
+    if spec.image is not None and not _IMAGE.fullmatch(spec.image):
+        problems.append(Problem("/image", "is no image's name: write [HOST[:PORT]/]NAME[:TAG][@DIGEST]"))
     if spec.workdir is not None and not spec.workdir.startswith("/"):
         problems.append(Problem("/workdir", "must be an absolute path: nodes do not know where you are"))
     return problems
