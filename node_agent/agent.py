@@ -33,7 +33,7 @@ from muster.events.types import (
     WorkerExited,
 )
 from muster.node_agent.beside import clean_folders, limit_outputs, sample_devices, serve_asks, worktrees
-from muster.node_agent.booking import RefusalError
+from muster.node_agent.cgroups import worker_cgroups
 from muster.node_agent.devices import DeviceSource
 from muster.node_agent.journal import Journal
 from muster.node_agent.keeper_files import boottime_ns
@@ -41,11 +41,13 @@ from muster.node_agent.keepers import Keepers
 from muster.node_agent.lease import NS_PER_MS, Lease
 from muster.node_agent.link import AgentLink
 from muster.node_agent.outbox import Outbox
+from muster.node_agent.refusal import RefusalError
 from muster.node_agent.reporter import Reporter
 from muster.node_agent.rivals import NameTakenError, Rivals
+from muster.node_agent.runtime import ContainerRuntime, find_engine
 from muster.node_agent.worker import Key
 from muster.node_agent.worker_folder import StopOrder
-from muster.node_agent.workers import LaunchSettings, Workers, worker_cgroups
+from muster.node_agent.workers import LaunchSettings, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,8 @@ RETRY_S: Final = 0.5
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent works. `lease_ms` 0 = no lease. `cgroups` False: process trees are held without cgroups.
     Folders of ended workers are kept `keep_s`, and at most `keep_count` of them; of a worker's output, at most about
-    `output_limit_bytes`."""
+    `output_limit_bytes`. Jobs run as the account `run_as` ("" = the agent's own, `accounts.SAME` = that named like the
+    job's user), as root only if `allow_root`; a worker has at most `max_processes` (0 = no limit)."""
 
     node: str
     data: Path
@@ -70,6 +73,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float = 7 * 86_400.0
     keep_count: int = 1_000
     output_limit_bytes: int = 1 << 30
+    run_as: str = ""
+    allow_root: bool = False
+    container_runtime: ContainerRuntime = "auto"
+    max_processes: int = 0
 
 
 class Agent:
@@ -110,8 +117,19 @@ class Agent:
         self._journal = journal
         self._lease = Lease(data / "lease", settings.lease_ms)
         self._keepers = Keepers(data / "keepers.log")
-        cgroup = worker_cgroups() if settings.cgroups else ""
-        launching = LaunchSettings(own_env=dict(os.environ), visible=settings.visible, cgroup=cgroup)
+        cgroup, controllers = worker_cgroups() if settings.cgroups else ("", frozenset())
+        launching = LaunchSettings(
+            own_env=dict(os.environ),
+            visible=settings.visible,
+            cgroup=cgroup,
+            controllers=controllers,
+            run_as=settings.run_as,
+            allow_root=settings.allow_root,
+            engine=find_engine(settings.container_runtime),
+            max_processes=settings.max_processes,
+        )
+        if settings.run_as:
+            data.chmod(0o711)  # on the way to what is the workers' own
         self._outbox = Outbox(journal, self._link, secrets.token_hex(8), self._stored)
         self._reporter = Reporter(settings.node, self._outbox)
         self._workers = Workers(data / "workers", self._keepers, self._reporter, launching)

@@ -15,6 +15,7 @@ from muster.events.telemetry import GpuSampled
 from muster.events.types import Inventory
 from muster.node_agent import tree
 from muster.node_agent.devices import DeviceSource
+from muster.node_agent.launch import MARKER
 from muster.node_agent.link import AgentLink, LogAsk
 from muster.node_agent.output import drop_oldest, read_output
 from muster.node_agent.readings import Worktree
@@ -54,10 +55,17 @@ def worktrees(workers: Sequence[Worker], inventory: Inventory) -> list[Worktree]
             worker.key.job,
             worker.key.attempt,
             {uuids[index]: mib for index, mib in worker.ticket.claims_mib.items() if index in uuids},
-            frozenset(tree.with_descendants({worker.keeper_pid}, among)) if worker.keeper_pid else frozenset(),
+            _pids(worker, among),
         )
         for worker in workers
     ]
+
+
+def _pids(worker: Worker, among: dict[int, tree.ProcessStat]) -> frozenset[int]:
+    """A worker's processes. Those of a container are below its engine, but have the worker's marker."""
+    inside = tree.marked(f"{MARKER}={worker.ticket.token}".encode()) if worker.ticket.cleanup else []
+    below = tree.with_descendants({worker.keeper_pid}, among) if worker.keeper_pid else []
+    return frozenset((*below, *inside))
 
 
 async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> None:

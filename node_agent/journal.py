@@ -41,6 +41,7 @@ class Journal:
         except BlockingIOError:
             os.close(self._lock)
             raise AgentLockedError(f"another agent runs on {folder}") from None
+        os.close(os.open(folder / "journal.sqlite", os.O_WRONLY | os.O_CREAT, 0o600))  # commands have secrets, perhaps
         self._database = sqlite3.connect(folder / "journal.sqlite", check_same_thread=False, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.executescript(_SCHEMA)

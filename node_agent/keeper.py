@@ -6,7 +6,8 @@ Its folder is all it knows, and all that anybody needs to know of it:
   decides, so that a worker is never both given up and started.
 - `lock`: locked for the keeper's life, holds its pid. · `control`: a FIFO; a byte means "look at `stop`".
 - `started`: written before the worker's program runs. · `stop`: an order, kept in the file, so that it cannot be lost.
-- `exit`: written, with fsync, when nothing of the worker's tree is left. Its room on disk is taken beforehand.
+- `exit`: written, with fsync, when nothing of the worker's tree is left, and no container of its. Its room on disk is
+  taken beforehand.
 
 The tree is everything below the keeper, which is a subreaper, and everything in the worker's cgroup, where it has one.
 When the keeper is killed the kernel kills the worker's first process; the agent finds the rest by its marker.
@@ -23,7 +24,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from muster.node_agent import tree
+from muster.node_agent import cgroups, tree
+from muster.node_agent.cleanup import removed_at_last
 from muster.node_agent.ending import Ending
 from muster.node_agent.keeper_files import (
     boottime_ns,
@@ -40,6 +42,8 @@ LEASE_LOOK_MS = 2000
 """A suspended machine stops the clock that sleeps are measured by, but not the lease's: look this often."""
 LEFTOVER_GRACE_MS = 2000
 """What the first process leaves behind when it ends by itself gets this long to end too."""
+CLEANUP_S = 60.0
+"""For so long a container is removed again and again; then the agent goes on with it."""
 LONGEST_WAIT_MS = 3_600_000
 """Within what poll takes."""
 DETAIL_LIMIT = 1000
@@ -81,7 +85,12 @@ class _Keeper:
         """Fork, record, then let the program run; why that could not be executed ("" = it runs)."""
         if self.cgroup and not tree.make_cgroup(self.cgroup):
             self.cgroup = None
+        if self.cgroup:
+            cgroups.apply_limits(self.cgroup, self.ticket["limits"])
         output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        account = self.ticket["account"]
+        if account:
+            os.fchown(output, account["uid"], account["gid"])  # so that it can open /dev/stdout
         go_read, go_write = os.pipe()
         failure_read, failure_write = os.pipe()
         keeper = os.getpid()
@@ -181,6 +190,15 @@ class _Keeper:
             tree.kill_cgroup(self.cgroup)
         tree.send(tree.descendants(os.getpid()), signal.SIGKILL)
 
+    def tidy(self) -> bool:
+        """Remove what is not the tree's and would outlive it; whether all of it is gone."""
+        if self.cgroup:
+            if cgroups.killed_for_memory(self.cgroup):
+                self.detail = self.detail or "killed: its memory limit was reached"
+            tree.remove_cgroup(self.cgroup)
+        cleanup = self.ticket["cleanup"]
+        return not cleanup or removed_at_last(cleanup, self.ticket["env"], CLEANUP_S)
+
     def exit_record(self) -> dict[str, Any]:
         """How the first process ended, and why."""
         status = None if self.reason in ("start_failed", "lost") else self.leader_status
@@ -197,7 +215,9 @@ def _run_program(ticket: dict[str, Any], keeper: int, output: int, go: int, fail
     """In the worker's first process: become the program. It waits until it is on record."""
     try:
         os.setsid()
-        tree.die_with_parent()
+        if account := ticket["account"]:
+            tree.become(account["uid"], account["gid"], account["groups"])
+        tree.die_with_parent()  # after that: a change of account ends it
         if os.getppid() != keeper or os.read(go, 1) != b"g":
             os._exit(1)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -244,9 +264,8 @@ def keep(directory: str, reply: Reply) -> None:
     if keeper.reason is None:
         keeper.begin(reply)
     keeper.keep()
-    if keeper.cgroup:
-        tree.remove_cgroup(keeper.cgroup)
-    write_exit(room, keeper.exit_record())
+    if keeper.tidy():
+        write_exit(room, keeper.exit_record())
 
 
 def serve_one(directory: str, reply: Reply) -> NoReturn:

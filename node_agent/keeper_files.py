@@ -57,7 +57,8 @@ def write_file(path: str, text: str) -> None:
     """Write a small file so that a reader sees all of it or nothing. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{path}.new")
-    with open(f"{path}.new", "xb", buffering=0) as file:
+    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb", buffering=0) as file:
         file.write(text.encode())
     os.replace(f"{path}.new", path)
 

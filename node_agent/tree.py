@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _ZOMBIE_STATES = frozenset({"Z", "X"})
 
 _SYS_CLONE3 = 435
@@ -65,6 +66,14 @@ def become_subreaper() -> None:
 def die_with_parent() -> None:
     """The kernel kills this process when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def become(uid: int, gid: int, groups: list[int]) -> None:
+    """Be that account for good: no program can give rights back. Raises OSError."""
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 @functools.cache

@@ -16,16 +16,20 @@ import msgspec
 
 from muster.events.types import DETAIL_LIMIT, ExitReason, ExitStatus, Natural, Token
 from muster.node_agent import tree
+from muster.node_agent.accounts import Account
+from muster.node_agent.cleanup import removed
 from muster.node_agent.keeper_files import open_regular, read_small, write_file
 from muster.node_agent.launch import MARKER
+from muster.node_agent.runtime import VARIABLES
 
 Content = TypeVar("Content")
 _PID_BYTES: Final = 16
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What a keeper is to run, and what a later agent must know of it. `claims_mib`: device (position
-    in the inventory) → usable memory that the worker holds of it."""
+    """What a keeper is to run, and what a later agent must know of it. `claims_mib`: device (uuid) →
+    usable memory that the worker holds of it. It runs as `account` (None = the agent's own);
+    `limits` are files of its cgroup and what is written there; `cleanup` removes its container, with `env`."""
 
     job: int
     attempt: int
@@ -37,8 +41,11 @@ class Ticket(msgspec.Struct, frozen=True):
     cgroup: str
     lease_path: str
     lease_deadline_ns: int
-    claims_mib: dict[int, int]
+    claims_mib: dict[str, int]
     compute: int
+    account: Account | None = None
+    limits: dict[str, str] = {}
+    cleanup: list[str] = []
 
     @property
     def leased(self) -> bool:
@@ -87,14 +94,23 @@ class WorkerFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.output = path / "output"
+        self.work = path / "work"
 
-    def prepare(self, ticket: Ticket, programs: Iterable[str] = ()) -> None:
-        """Make the folder, with these programs of ours, and put the ticket there, last and at once. Raises OSError."""
+    def prepare(self, ticket: Ticket, programs: Iterable[str] = (), variables: str = "") -> None:
+        """Make the folder, with these programs of ours and a container's variables, and put the ticket there, last and
+        at once. An account of the worker's own gets to what is its. Raises OSError."""
         self.path.mkdir(mode=0o700)
         for name in ("work", "cache", "bin"):
             (self.path / name).mkdir()
         for program in programs:
             shutil.copy(Path(__file__).with_name(f"{program}_program.py"), self.path / "bin" / program)
+        if ticket.account is not None:
+            self.path.chmod(0o711)
+            for name in ("work", "cache"):
+                (self.path / name).chmod(0o700)
+                os.chown(self.path / name, ticket.account.uid, ticket.account.gid)
+        if variables:
+            write_file(str(self.path / VARIABLES), variables)
         os.mkfifo(self.path / "control", 0o600)
         write_file(str(self.path / "ticket"), msgspec.json.encode(ticket).decode())
 
@@ -159,8 +175,8 @@ class WorkerFolder:
         return self._read("stop", StopOrder)
 
     def kill_remains(self, ticket: Ticket) -> int:
-        """Kill what a keeper that is gone left behind; how many processes there still were. What the folder does not
-        tell any more is in the ticket."""
+        """Kill what a keeper that is gone left behind; how many processes, or containers, there still were. What the
+        folder does not tell any more is in the ticket. Blocks."""
         started = self.started()
         pids = set(tree.marked(f"{MARKER}={ticket.token}".encode()))
         of_this_boot = started if started is not None and started.boot_id == tree.boot_id() else None
@@ -170,9 +186,11 @@ class WorkerFolder:
             tree.kill_cgroup(ticket.cgroup)
             pids.update(tree.cgroup_processes(ticket.cgroup))
         tree.send(sorted(pids), 9)
-        if not pids and ticket.cgroup:
+        if pids:
+            return len(pids)
+        if ticket.cgroup:
             tree.remove_cgroup(ticket.cgroup)
-        return len(pids)
+        return 1 if ticket.cleanup and not removed(ticket.cleanup, ticket.env) else 0
 
     def acknowledge(self) -> None:
         """The log has the exit. Without the mark (a full disk, a folder that is gone) it is only reported once more."""

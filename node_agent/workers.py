@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Coroutine
@@ -20,10 +21,14 @@ import msgspec
 from muster.events.binding import VisibleDevices, worker_name
 from muster.events.types import ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
-from muster.node_agent.booking import RefusalError, claims_mib, used_mib
+from muster.node_agent.accounts import Account, person_for, unreachable
+from muster.node_agent.booking import claims_mib
+from muster.node_agent.cgroups import limits_of
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
 from muster.node_agent.launch import MARKER, Launch, launch
 from muster.node_agent.lease import Lease
+from muster.node_agent.refusal import RefusalError
+from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, plain
 from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder, lost
 
@@ -34,6 +39,8 @@ STUBBORN_MS: Final = 30_000
 """A tree that lives this long after it was killed is reported."""
 KEEPER_MS: Final = 5_000
 """A keeper that does not do as it was told for this long is killed, and what it kept with it."""
+CONTAINER_MS: Final = 20_000
+"""So much longer a keeper may take that has a container to remove."""
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 LEARN_PID_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.02
@@ -41,24 +48,34 @@ RETRY_S: Final = 1.0
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
-    """How workers are launched. `cgroup` is where theirs may be made ("" = nowhere)."""
+    """How workers are launched. `cgroup` is where theirs may be made ("" = nowhere), with these `controllers`. `run_as`
+    is an account's name, `accounts.SAME`, or "" for the agent's own; without an `engine` no containers are run;
+    `max_processes` 0 = no limit."""
 
     own_env: dict[str, str]
     visible: VisibleDevices
     cgroup: str
+    controllers: frozenset[str] = frozenset()
+    run_as: str = ""
+    allow_root: bool = False
+    engine: Engine | None = None
+    max_processes: int = 0
 
 
 class Workers:
-    """The table of workers, each with a task that follows it."""
+    """The table of workers, each with a task that follows it. `settle` returns once a worker whose tree is gone may be
+    reported."""
 
     def __init__(self, folder: Path, keepers: Keepers, reports: Reports, settings: LaunchSettings) -> None:
         self._folder = folder
         self._keepers = keepers
         self._reports = reports
         self._settings = settings
+        self._settle = settle
         self._workers: dict[Key, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o711 if settings.run_as else 0o700)
 
     # -- what there is ------------------------------------------------------------------------------------------
 
@@ -77,10 +94,6 @@ class Workers:
     def listing(self) -> list[WorkerReport]:
         """For a registration: all that the log may not have the end of."""
         return [WorkerReport(*worker.key, pid=worker.pid, exit=worker.exit) for worker in self._workers.values()]
-
-    def used_mib(self) -> dict[int, int]:
-        """Device memory claimed by live workers."""
-        return used_mib([worker.ticket for worker in self.running()])
 
     def acknowledged(self, key: Key) -> None:
         """The log has the worker's exit."""
@@ -138,11 +151,13 @@ class Workers:
         claims = claims_mib(command, inventory, [worker.ticket for worker in self.running()])
         folder = self.folder_of(key)
         plan = self._plan(command, folder, inventory)
-        ticket = self._ticket(command, plan, lease, claims)
+        program = self._program(command, plan, folder)
+        ticket = self._ticket(command, program, plan.env[MARKER], lease, claims)
         try:
             if folder.path.exists():
                 folder.remove()
-            folder.prepare(ticket, plan.programs)
+            folder.prepare(ticket, plan.programs, program.variables)
+            self._check_way(folder, command, program.account)
         except (OSError, ValueError) as error:
             folder.remove()
             raise RefusalError(f"its folder cannot be made: {error}") from error
@@ -157,27 +172,48 @@ class Workers:
             self._settings.own_env,
             str(folder.path),
             secrets.token_hex(8),
-            self._settings.visible,
+            "uuid" if command.image else self._settings.visible,  # a container numbers its devices anew
             ours[0] if ours else "",
         )
 
-    def _ticket(self, command: StartWorker, plan: Launch, lease: Lease, claims: dict[int, int]) -> Ticket:
-        token = plan.env[MARKER]
+    def _program(self, command: StartWorker, plan: Launch, folder: WorkerFolder) -> Program:
+        settings = self._settings
+        person = person_for(settings.run_as, command.user, allow_root=settings.allow_root) if settings.run_as else None
+        if not command.image:
+            return plain(command, plan, person)
+        limits = Limits(settings.max_processes, resource.getrlimit(resource.RLIMIT_MEMLOCK))
+        user = in_container(settings.engine, person, os.geteuid(), os.getegid())
+        return container(settings.engine, command, plan, str(folder.path), settings.own_env, user, limits)
+
+    def _check_way(self, folder: WorkerFolder, command: StartWorker, account: Account | None) -> None:
+        """Raises RefusalError where the account does not get to its own folder. Raises OSError."""
+        blocked = unreachable(folder.work, account) if account is not None else None
+        if blocked is not None:
+            folder.remove()
+            raise RefusalError(f"{command.user} cannot get to its folder on this node: {blocked} is closed to others")
+
+    def _ticket(
+        self, command: StartWorker, program: Program, token: str, lease: Lease, claims: dict[str, int]
+    ) -> Ticket:
+        settings = self._settings
         leased = command.leased and lease.lease_ms > 0
-        cgroup = self._settings.cgroup
+        limits = limits_of(settings.controllers, command.cpus, command.memory_mib, settings.max_processes)
         return Ticket(
             job=command.job,
             attempt=command.attempt,
             rank=command.rank,
-            argv=plan.argv,
-            env=plan.env,
-            cwd=plan.cwd,
+            argv=program.argv,
+            env=program.env,
+            cwd=program.cwd,
             token=token,
-            cgroup=f"{cgroup}/{worker_name(command)}-{token}" if cgroup else "",
+            cgroup=f"{settings.cgroup}/{worker_name(command)}-{token}" if settings.cgroup else "",
             lease_path=str(lease.path) if leased else "",
             lease_deadline_ns=lease.deadline_ns if leased else 0,
             claims_mib=claims,
             compute=command.compute,
+            account=program.account,
+            limits={} if command.image else limits,  # a container has its own cgroup
+            cleanup=program.cleanup,
         )
 
     async def _begin(self, worker: Worker) -> None:
@@ -259,7 +295,7 @@ class Workers:
                 WorkerFolder(self._folder / name).remove()
 
     async def _stop(self, worker: Worker, order: StopOrder) -> None:
-        within_ms = order.kill_ms + KEEPER_MS
+        within_ms = order.kill_ms + KEEPER_MS + (CONTAINER_MS if worker.ticket.cleanup else 0)
         while worker.exit is None:
             try:
                 worker.folder.order_stop(order)
@@ -294,6 +330,7 @@ class Workers:
         status = worker.folder.exit()
         if status is None:
             status = await self._bury(worker)
+        await self._settle(worker)
         worker.end(status)
         self._reports.exited(worker)
         worker.gone.set()
@@ -322,12 +359,3 @@ class Workers:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a worker is followed no more", exc_info=task.exception())
-
-
-def worker_cgroups() -> str:
-    """Where cgroups of workers may be made: below this process's own, "" where that is not allowed."""
-    own = tree.own_cgroup()
-    if own is None:
-        return ""
-    folder = f"{own}/muster"
-    return folder if tree.make_cgroup(folder) else ""
