@@ -32,7 +32,7 @@ from muster.events.types import (
     StopWorker,
     WorkerExited,
 )
-from muster.node_agent.beside import clean_folders, limit_outputs, sample_devices, serve_asks, worktrees
+from muster.node_agent.beside import clean_folders, limit_outputs, serve_asks, worktree, worktrees
 from muster.node_agent.cgroups import worker_cgroups
 from muster.node_agent.devices import DeviceSource
 from muster.node_agent.journal import Journal
@@ -41,11 +41,13 @@ from muster.node_agent.keepers import Keepers
 from muster.node_agent.lease import NS_PER_MS, Lease
 from muster.node_agent.link import AgentLink
 from muster.node_agent.outbox import Outbox
+from muster.node_agent.readings import Worktree
 from muster.node_agent.refusal import RefusalError
 from muster.node_agent.reporter import Reporter
 from muster.node_agent.rivals import NameTakenError, Rivals
 from muster.node_agent.runtime import ContainerRuntime, find_engine
-from muster.node_agent.worker import Key
+from muster.node_agent.watch import DeviceWatch
+from muster.node_agent.worker import Key, Worker
 from muster.node_agent.worker_folder import StopOrder
 from muster.node_agent.workers import LaunchSettings, Workers
 
@@ -87,7 +89,7 @@ class Agent:
         self._settings = msgspec.structs.replace(settings, data=settings.data.absolute())  # workers run elsewhere
         self._link = link
         self._devices = devices
-        self._inventory = Inventory([], 0, 0, "")
+        self._inventory = Inventory([], 0, 0, "")  # as registered last
         self._stop_asked = asyncio.Event()
         self._kill_jobs = False
         self._alone = asyncio.Event()
@@ -132,7 +134,8 @@ class Agent:
             data.chmod(0o711)  # on the way to what is the workers' own
         self._outbox = Outbox(journal, self._link, secrets.token_hex(8), self._stored)
         self._reporter = Reporter(settings.node, self._outbox)
-        self._workers = Workers(data / "workers", self._keepers, self._reporter, launching)
+        self._workers = Workers(data / "workers", self._keepers, self._reporter, launching, self._settle)
+        self._watch = DeviceWatch(self._devices, self._work, self._reporter, self._link.sample)
         self._rivals = Rivals(settings.node, settings.beat_ms, self._link, journal)
         try:
             self._keepers.warm()
@@ -145,7 +148,7 @@ class Agent:
                     for work in (
                         self._report(),
                         self._live_on(),
-                        self._sample(),
+                        self._watch_devices(),
                         limit_outputs(self._workers, settings.output_limit_bytes),
                         clean_folders(self._workers, settings.keep_s, settings.keep_count),
                         serve_asks(self._link, settings.node, self._workers),
@@ -199,34 +202,42 @@ class Agent:
             await check()
             self._alone.set()
             check = self._rivals.check_again
-            self._inventory = await self._devices.inventory()
+            survey = await self._watch.survey()
             incarnation = secrets.token_hex(8)
             try:
                 await self._journal.begin_life(incarnation)
             except sqlite3.Error as error:  # a full disk: nothing is started then, but what runs is looked after
                 logger.warning("the agent's journal cannot be written: %s", error)
             self._reporter.incarnation = incarnation
-            sequence = await self._outbox.put(
+            self._inventory = survey.inventory
+            stored = self._outbox.put(
                 NodeRegistered(
                     node=self._settings.node,
                     incarnation=incarnation,
-                    inventory=self._inventory,
+                    inventory=survey.inventory,
                     workers=self._workers.listing(),
                     lease_ms=self._settings.lease_ms,
                     agent_version=muster.__version__,
+                    faults=list(survey.look.faults),
+                    foreign=list(survey.look.foreign),
+                    degraded=survey.degraded(),
                 )
             )
+            self._watch.begin(survey)
+            sequence = await stored
             self.registered.set()
             await self._live(sequence)
-            logger.warning("the lease has run out: its workers end, and this node registers anew")
+            why = "its lease has run out" if self._lease.over() else "its devices are others now"
+            logger.warning("a life of this node ends, and it registers anew: %s", why)
 
     async def _live(self, registered: int) -> None:
-        """Return when the lease has run out. Raises NameTakenError."""
+        """Return when the lease has run out, or the devices are others. Raises NameTakenError."""
         beating = asyncio.Event()
         beats = asyncio.create_task(self._beat(self._reporter.incarnation, beating))
         commands = asyncio.create_task(self._obey_all(registered, beating))
         rivals = asyncio.create_task(self._rivals.watch(registered))
-        tasks = (beats, commands, rivals)
+        changed = asyncio.create_task(self._devices_changed())
+        tasks = (beats, commands, rivals, changed)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -345,12 +356,17 @@ class Agent:
             case _:
                 pass
 
-    async def _sample(self) -> None:
+    async def _watch_devices(self) -> None:
         await self.registered.wait()
-        await sample_devices(
-            self._link,
-            self._devices,
-            lambda: worktrees(self._workers.running(), self._inventory),
-            self._reporter,
-            self._settings.sample_ms,
-        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.watch(self._settings.sample_ms))
+            group.create_task(self._watch.hear())
+
+    async def _devices_changed(self) -> None:
+        await self._watch.changed.wait()
+
+    async def _work(self) -> list[Worktree]:
+        return await asyncio.to_thread(worktrees, self._workers.running())
+
+    async def _settle(self, worker: Worker) -> None:
+        await self._watch.settle(worktree(worker))

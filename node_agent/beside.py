@@ -1,5 +1,5 @@
-"""What an agent does beside its lives, each for ever: sampling devices, limiting outputs, deleting old folders,
-answering questions.
+"""What an agent does beside its lives, each for ever: limiting outputs, deleting old folders, answering questions; and
+which processes are whose.
 
 Nothing here may end the agent: what fails is tried again.
 """
@@ -7,58 +7,34 @@ Nothing here may end the agent: what fails is tried again.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from muster.events.log import LogError
-from muster.events.telemetry import GpuSampled
-from muster.events.types import Inventory
 from muster.node_agent import tree
-from muster.node_agent.devices import DeviceSource
 from muster.node_agent.launch import MARKER
 from muster.node_agent.link import AgentLink, LogAsk
 from muster.node_agent.output import drop_oldest, read_output
 from muster.node_agent.readings import Worktree
-from muster.node_agent.reporter import Reporter
 from muster.node_agent.worker import Worker
 from muster.node_agent.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-SAMPLE_TIMEOUT_S: Final = 10.0
 CLEAN_EVERY_S: Final = 60.0
 OUTPUT_LOOK_S: Final = 1.0
 RETRY_S: Final = 0.5
 
 
-async def sample_devices(
-    link: AgentLink, devices: DeviceSource, work: Callable[[], Sequence[Worktree]], reporter: Reporter, every_ms: int
-) -> None:
-    """Send what the devices are doing, once every `every_ms`. `work` may block: it runs on a thread."""
-    while True:
-        try:
-            async with asyncio.timeout(SAMPLE_TIMEOUT_S):
-                look = await devices.look(await asyncio.to_thread(work))
-            if look.samples:
-                await link.sample(GpuSampled(reporter.node, reporter.incarnation, look.samples))
-        except (LogError, OSError, TimeoutError) as error:
-            logger.debug("no sample: %s", error)
-        await asyncio.sleep(every_ms / 1000)
-
-
-def worktrees(workers: Sequence[Worker], inventory: Inventory) -> list[Worktree]:
+def worktrees(workers: Sequence[Worker]) -> list[Worktree]:
     """What the workers hold now. Reads /proc; for a thread."""
-    uuids = {device.index: device.uuid for device in inventory.devices}
     among = tree.processes()
-    return [
-        Worktree(
-            worker.key.job,
-            worker.key.attempt,
-            {uuids[index]: mib for index, mib in worker.ticket.claims_mib.items() if index in uuids},
-            _pids(worker, among),
-        )
-        for worker in workers
-    ]
+    return [worktree(worker, _pids(worker, among)) for worker in workers]
+
+
+def worktree(worker: Worker, pids: frozenset[int] = frozenset()) -> Worktree:
+    """What one holds. `pids`: its processes, where any are left."""
+    return Worktree(worker.key.job, worker.key.attempt, worker.ticket.claims_mib, pids)
 
 
 def _pids(worker: Worker, among: dict[int, tree.ProcessStat]) -> frozenset[int]:

@@ -12,7 +12,7 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +47,9 @@ LOOK_AGAIN_S: Final = 0.02
 RETRY_S: Final = 1.0
 
 
+Settle = Callable[[Worker], Awaitable[None]]
+
+
 class LaunchSettings(msgspec.Struct, frozen=True):
     """How workers are launched. `cgroup` is where theirs may be made ("" = nowhere), with these `controllers`. `run_as`
     is an account's name, `accounts.SAME`, or "" for the agent's own; without an `engine` no containers are run;
@@ -66,7 +69,9 @@ class Workers:
     """The table of workers, each with a task that follows it. `settle` returns once a worker whose tree is gone may be
     reported."""
 
-    def __init__(self, folder: Path, keepers: Keepers, reports: Reports, settings: LaunchSettings) -> None:
+    def __init__(
+        self, folder: Path, keepers: Keepers, reports: Reports, settings: LaunchSettings, settle: Settle
+    ) -> None:
         self._folder = folder
         self._keepers = keepers
         self._reports = reports
