@@ -113,7 +113,7 @@ def _take_over_devices(old: Node, node: Node, borne: set[int]) -> dict[int, int]
     known = (old.conditions.keys() | old.device_cordons.keys()) - bearing
     missing = [uuid for uuid in before if uuid not in present]
     node.absent = [uuid for uuid in missing if uuid in bearing]
-    node.absent += [uuid for uuid in missing if uuid in known][-ABSENT_KEPT:]
+    node.absent += [uuid for uuid in missing if uuid in known][:ABSENT_KEPT]
     after = node.uuids()
     node.conditions = {uuid: condition for uuid, condition in old.conditions.items() if uuid in after}
     node.device_cordons = {uuid: why for uuid, why in old.device_cordons.items() if uuid in after}
