@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from muster.api.http import check_address
-from muster.api.machines import equipment, one_node, site
+from muster.api.machines import equipment, one_node, site, visible_by
 from muster.api.parts import (
     Place,
     Tasks,
@@ -30,6 +30,7 @@ from muster.api.parts import (
 )
 from muster.api.process import make_folder, waiting
 from muster.api.startconfig import StartConfig
+from muster.events.binding import VisibleDevices
 from muster.events.credentials import SCHEDULER
 from muster.events.streams import set_up
 from muster.node_agent.agent import AgentSettings
@@ -79,6 +80,7 @@ class AgentOptions(PartOptions):
     ports: str
     lease_s: float
     output_limit_mib: int = 1024
+    visible_devices: VisibleDevices | None = None
 
 
 async def run_server(options: ServerOptions) -> None:
@@ -131,11 +133,13 @@ async def run_agent(options: AgentOptions) -> None:
     async with explained(), AsyncExitStack() as stack:
         place = options.prepare()
         where = site(options.ports, options.address, options.fabric, options.labels)
-        devices = one_node(options.node, options.simulate, where)
+        folder = options.data / "agents" / options.node
+        devices = one_node(options.node, options.simulate, where, folder)
         settings = AgentSettings(
             node=options.node,
-            data=options.data / "agents" / options.node,
+            data=folder,
             lease_ms=round(options.lease_s * 1000),
+            visible=visible_by(devices, options.visible_devices),
             output_limit_bytes=options.output_limit_mib << 20,
         )
         agent = await stack.enter_async_context(agency(place, settings, devices, tasks))

@@ -40,6 +40,11 @@ _output = click.option(
     show_default=True, help="Output kept of a worker, in MiB; the oldest is dropped first.",
 )  # fmt: skip
 
+_visible = click.option(
+    "--visible-devices", type=click.Choice(["index", "uuid"]),
+    help="How CUDA_VISIBLE_DEVICES names devices; uuid for real ones if left out.",
+)  # fmt: skip
+
 _config = click.option(
     "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
@@ -104,6 +109,7 @@ def _run(main: Any, *, verbose: bool) -> None:
 @_ports
 @_lease
 @_output
+@_visible
 @_config
 @_verbose
 def up(*, verbose: bool, config: Path | None, **options: Any) -> None:
@@ -149,6 +155,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @_ports
 @_lease
 @_output
+@_visible
 @_connected
 def agent(*, verbose: bool, **options: Any) -> None:
     """Run a node's agent alone."""

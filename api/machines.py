@@ -1,21 +1,17 @@
 """Which nodes a program is the agent of, from its options: this machine's, or simulated ones."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from muster.api.process import StartError
+from muster.events.binding import VisibleDevices
 from muster.events.types import Inventory
+from muster.node_agent.checked import CheckedDevices, CheckSettings
 from muster.node_agent.devices import DeviceSource
-from muster.node_agent.inventory import (
-    MODELS,
-    SIMULATED_DEVICES_LIMIT,
-    NvmlDevices,
-    SimulatedDevices,
-    Site,
-    has_driver,
-    node_name,
-    simulated,
-)
+from muster.node_agent.inventory import SIMULATED_DEVICES_LIMIT, SimulatedDevices, Site, node_name, simulated
+from muster.node_agent.models import MODELS
+from muster.node_agent.nvml_devices import NvmlDevices
 
 DEFAULT_SIMULATION: Final = "2x8xA100-80GB"
 LOWEST_PORT: Final = 1024
@@ -37,30 +33,49 @@ def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Seque
     return Site(address=address, fabric=fabric, labels=named, first_port=int(first), last_port=int(last))
 
 
-def all_nodes(simulate: str | None, ports: str) -> dict[str, DeviceSource]:
-    """The nodes of `muster up`: this machine if it has a driver, otherwise simulated ones on one fabric. May block.
-    Raises StartError."""
-    if simulate is None and has_driver():
-        return {node_name(): NvmlDevices(site(ports))}
+async def all_nodes(simulate: str | None, ports: str, agents: Path) -> dict[str, DeviceSource]:
+    """The nodes of `muster up`: this machine if it has a driver, otherwise simulated ones on one fabric. `agents` is
+    where each agent has its data folder. Raises StartError."""
+    if simulate is None:
+        name = node_name()
+        own = NvmlDevices(site(ports), agents / name)
+        if await own.found():
+            return {name: checked(own, agents / name)}
+        await own.close()
     try:
         return dict(simulated(simulate or DEFAULT_SIMULATION, site(ports, fabric="simulated")))
     except ValueError as error:
         raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
 
 
-def equipment(inventory: Inventory) -> str:
-    """What a node has, in words: `8 x A100-80GB`."""
-    devices = inventory.devices
-    return f"{len(devices)} x {devices[0].model}" if devices else "no devices"
-
-
-def one_node(node: str, simulate: str | None, where: Site) -> DeviceSource:
-    """The devices of one node: this machine's, or `8xA100-80GB`. Raises StartError."""
+def one_node(node: str, simulate: str | None, where: Site, folder: Path) -> DeviceSource:
+    """The devices of one node: this machine's, or `8xA100-80GB`. `folder` is its agent's. Raises StartError."""
     if simulate is None:
-        return NvmlDevices(where)
+        return checked(NvmlDevices(where, folder), folder)
     count, _, model = simulate.partition("x")
     if not count.isdecimal() or int(count) > SIMULATED_DEVICES_LIMIT or model not in MODELS:
         raise StartError(
             f"{simulate!r} cannot be simulated", f"write DEVICESxMODEL; models: {', '.join(sorted(MODELS))}"
         )
     return SimulatedDevices(node, int(count), model, where)
+
+
+def checked(devices: NvmlDevices, folder: Path) -> DeviceSource:
+    """This machine's devices, judged; what stands against them is kept in the agent's folder."""
+    return CheckedDevices(devices, CheckSettings(kept=folder / "faults.json"))
+
+
+def is_simulated(source: DeviceSource) -> bool:
+    """Whether nothing of these devices exists."""
+    return isinstance(source, SimulatedDevices)
+
+
+def visible_by(source: DeviceSource, wanted: VisibleDevices | None) -> VisibleDevices:
+    """How jobs are told their devices: CUDA's own numbers are not NVML's, so that real ones go by their uuids."""
+    return wanted or ("index" if is_simulated(source) else "uuid")
+
+
+def equipment(inventory: Inventory) -> str:
+    """What a node has, in words: `8 x A100-80GB`."""
+    devices = inventory.devices
+    return f"{len(devices)} x {devices[0].model}" if devices else "no devices"

@@ -19,17 +19,17 @@ import click
 
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
-from muster.api.machines import all_nodes, equipment
+from muster.api.machines import all_nodes, equipment, is_simulated, visible_by
 from muster.api.parts import Place, Tasks, agency, api_server, explained, locked, ready, running, scheduling
 from muster.api.process import make_folder
 from muster.api.startconfig import StartConfig
 from muster.core.state import ENDED
+from muster.events.binding import VisibleDevices
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.devices import DeviceSource
-from muster.node_agent.inventory import NvmlDevices
 from muster.projections.follower import Follower
 
 READY_S: Final = 60.0
@@ -54,6 +54,7 @@ class UpOptions:
     ports: str
     lease_s: float
     output_limit_mib: int = 1024
+    visible_devices: VisibleDevices | None = None
     config: StartConfig | None = None
 
 
@@ -65,7 +66,7 @@ async def run_up(options: UpOptions) -> None:
         make_folder(data)
         stack.enter_context(locked(data, "up"))
         (data / ANNOUNCEMENT).unlink(missing_ok=True)  # of a run that was killed
-        devices = await asyncio.to_thread(all_nodes, options.simulate, options.ports)
+        devices = await all_nodes(options.simulate, options.ports, data / "agents")
         tasks = Tasks()
         broker = Broker(data / "broker", nodes=devices, port=options.broker_port)
         await stack.enter_async_context(broker)
@@ -76,7 +77,7 @@ async def run_up(options: UpOptions) -> None:
             api_server(place, data / "mirror.sqlite", options.host, options.port, tasks, options.config)
         )
         agents = [
-            await stack.enter_async_context(agency(place, _settings(options, data, node), source, tasks))
+            await stack.enter_async_context(agency(place, _settings(options, data, node, source), source, tasks))
             for node, source in devices.items()
         ]
         await stack.enter_async_context(_ending_jobs(agents, follower))
@@ -87,11 +88,12 @@ async def run_up(options: UpOptions) -> None:
         await tasks.failed()
 
 
-def _settings(options: UpOptions, data: Path, node: str) -> AgentSettings:
+def _settings(options: UpOptions, data: Path, node: str, source: DeviceSource) -> AgentSettings:
     return AgentSettings(
         node=node,
         data=data / "agents" / node,
         lease_ms=round(options.lease_s * 1000),
+        visible=visible_by(source, options.visible_devices),
         output_limit_bytes=options.output_limit_mib << 20,
     )
 
@@ -141,7 +143,7 @@ async def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str
     first = next(iter(devices.values()))
     inventory = await first.inventory()
     kind = equipment(inventory)
-    note = "" if isinstance(first, NvmlDevices) else " (simulated: the jobs on them are real processes)"
+    note = " (simulated: the jobs on them are real processes)" if is_simulated(first) else ""
     wish = "--gpus 1" if inventory.devices else "--cpus 1"
     server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"
     click.echo(

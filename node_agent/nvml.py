@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -73,7 +73,7 @@ class NvmlProcess:
         return self._child.process.pid if self._child is not None else 0
 
     async def inventory(self) -> MachineReading:
-        """All there is, by a new process: at its start it is settled which devices there are. Raises NvmlTroubleError."""
+        """All there is, by a new process: which devices there are is settled at its start. Raises NvmlTroubleError."""
         async with self._lock:
             await self._end()
             return await self._ask("inventory")
@@ -215,7 +215,8 @@ class _Child:
                 with contextlib.suppress(OSError):  # it has ended, which is noticed below
                     self._input.write(msgspec.json.encode(ask) + b"\n")
                     await self._input.drain()
-                await asyncio.wait({self._answer, self._listening}, return_when=asyncio.FIRST_COMPLETED)
+                waited: set[asyncio.Future[Any]] = {self._answer, self._listening}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             raise _EndedError(self._touching, "NVML does not answer in time", hung=True) from None
         if not self._answer.done():

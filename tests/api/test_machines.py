@@ -1,15 +1,18 @@
 """Which nodes a program is the agent of."""
 
+from pathlib import Path
+
 import pytest
 
 from muster.api.machines import one_node, site
 from muster.api.process import StartError
 
 
-async def test_labels_become_the_nodes() -> None:
+async def test_labels_become_the_nodes(tmp_path: Path) -> None:
     where = site("21000-21999", "10.0.0.1", "ib-1", ["rack=r7", "zone=a=b"])
 
-    assert (await one_node("node-1", "8xA100-80GB", where).inventory()).labels == {"rack": "r7", "zone": "a=b"}
+    source = one_node("node-1", "8xA100-80GB", where, tmp_path)
+    assert (await source.inventory()).labels == {"rack": "r7", "zone": "a=b"}
 
 
 @pytest.mark.parametrize("label", ["rack", "=r7", "rack=" + "x" * 129])
