@@ -112,6 +112,7 @@ def test_an_application_error_fails_the_job_it_names_and_no_other_there() -> Non
     fault(script, 0, "fail_job", xid=13, failure="failed", job=owner, attempt=1, detail="Xid 13: bad address")
 
     ended = script.job(owner)
+    assert ended.attempt is not None
     assert (ended.phase, ended.attempt.failure, ended.attempt.stop) == ("STOPPING", "failed", "device_fault")
     assert ended.reason == "device 0 of node-1: Xid 13: bad address"
     assert script.job(neighbour).phase == "RUNNING"
