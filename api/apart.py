@@ -4,6 +4,7 @@ They meet in the broker that `--connect` names, each with its own role of the cr
 leaves every job running: what an agent has started stays under its keepers until the agent is back.
 """
 
+import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from muster.api.parts import (
     Tasks,
     agency,
     api_server,
+    check_containers,
     connected,
     explained,
     following,
@@ -28,12 +30,13 @@ from muster.api.parts import (
     running,
     scheduling,
 )
-from muster.api.process import make_folder, waiting
+from muster.api.process import StartError, make_folder, waiting
 from muster.api.startconfig import StartConfig
 from muster.events.binding import VisibleDevices
 from muster.events.credentials import SCHEDULER
 from muster.events.streams import set_up
 from muster.node_agent.agent import AgentSettings
+from muster.node_agent.runtime import ContainerRuntime
 from muster.projections.scheduler import Scheduler
 
 
@@ -80,6 +83,10 @@ class AgentOptions(PartOptions):
     ports: str
     lease_s: float
     output_limit_mib: int = 1024
+    run_as: str = ""
+    allow_root: bool = False
+    max_processes: int = 0
+    container_runtime: ContainerRuntime = "auto"
     visible_devices: VisibleDevices | None = None
 
 
@@ -132,6 +139,9 @@ async def run_agent(options: AgentOptions) -> None:
     tasks = Tasks()
     async with explained(), AsyncExitStack() as stack:
         place = options.prepare()
+        check_containers(options.container_runtime)
+        if options.run_as:
+            _let_pass(options.data)
         where = site(options.ports, options.address, options.fabric, options.labels)
         folder = options.data / "agents" / options.node
         devices = one_node(options.node, options.simulate, where, folder)
@@ -141,9 +151,24 @@ async def run_agent(options: AgentOptions) -> None:
             lease_ms=round(options.lease_s * 1000),
             visible=visible_by(devices, options.visible_devices),
             output_limit_bytes=options.output_limit_mib << 20,
+            run_as=options.run_as,
+            allow_root=options.allow_root,
+            max_processes=options.max_processes,
+            container_runtime=options.container_runtime,
         )
         agent = await stack.enter_async_context(agency(place, settings, devices, tasks))
         with waiting(f"{options.node} to be registered in the log"):
             await ready(tasks, agent.registered)
         click.echo(f"muster agent of {options.node}: {equipment(await devices.inventory())}")
         await tasks.failed()
+
+
+def _let_pass(data: Path) -> None:
+    """Jobs of other accounts have their folders in here, and are not to read what else there is. Raises StartError."""
+    if os.geteuid() != 0:
+        raise StartError(
+            "only root can run jobs under other accounts", "leave out --run-as, or start the agent as root"
+        )
+    for folder in (data, data / "agents"):
+        folder.mkdir(mode=0o711, exist_ok=True)
+        folder.chmod(0o711)

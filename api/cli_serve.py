@@ -45,6 +45,11 @@ _visible = click.option(
     help="How CUDA_VISIBLE_DEVICES names devices; uuid for real ones if left out.",
 )  # fmt: skip
 
+_containers = click.option(
+    "--container-runtime", type=click.Choice(["auto", "docker", "podman", "none"]), default="auto",
+    show_default=True, help="What runs jobs with an image; auto = podman, or else docker.",
+)  # fmt: skip
+
 _config = click.option(
     "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
@@ -110,6 +115,7 @@ def _run(main: Any, *, verbose: bool) -> None:
 @_lease
 @_output
 @_visible
+@_containers
 @_config
 @_verbose
 def up(*, verbose: bool, config: Path | None, **options: Any) -> None:
@@ -156,6 +162,22 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @_lease
 @_output
 @_visible
+@click.option(
+    "--run-as",
+    metavar="NAME",
+    default="",
+    help="Account that jobs run as; same = that named like the job's user. Only for root; its own if left out.",
+)
+@click.option("--allow-root", is_flag=True, help="With --run-as: jobs may be root's.")
+@click.option(
+    "--max-processes",
+    metavar="N",
+    type=click.IntRange(0, 1 << 22),
+    default=0,
+    show_default=True,
+    help="Most processes and threads of a worker, where cgroups can limit them; 0 = no limit.",
+)
+@_containers
 @_connected
 def agent(*, verbose: bool, **options: Any) -> None:
     """Run a node's agent alone."""

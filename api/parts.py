@@ -37,6 +37,7 @@ from muster.node_agent.devices import DeviceSource
 from muster.node_agent.journal import AgentLockedError
 from muster.node_agent.link import LogAsk
 from muster.node_agent.rivals import NameTakenError
+from muster.node_agent.runtime import ContainerRuntime, find_engine
 from muster.projections.follower import Follower
 from muster.projections.scheduler import Scheduler
 from muster.projections.schema import StoreError
@@ -237,6 +238,14 @@ async def agency(place: Place, settings: AgentSettings, devices: DeviceSource, t
                 await agent.stop(kill_jobs=False)
             await asyncio.wait({task})
             await devices.close()
+
+
+def check_containers(asked: ContainerRuntime) -> None:
+    """Raises StartError where the container engine that was asked for is not there."""
+    try:
+        find_engine(asked)
+    except FileNotFoundError as error:
+        raise StartError(str(error), "install it, or give another --container-runtime") from error
 
 
 @contextmanager

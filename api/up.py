@@ -20,7 +20,18 @@ import click
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import all_nodes, equipment, is_simulated, visible_by
-from muster.api.parts import Place, Tasks, agency, api_server, explained, locked, ready, running, scheduling
+from muster.api.parts import (
+    Place,
+    Tasks,
+    agency,
+    api_server,
+    check_containers,
+    explained,
+    locked,
+    ready,
+    running,
+    scheduling,
+)
 from muster.api.process import make_folder
 from muster.api.startconfig import StartConfig
 from muster.core.state import ENDED
@@ -30,6 +41,7 @@ from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.devices import DeviceSource
+from muster.node_agent.runtime import ContainerRuntime
 from muster.projections.follower import Follower
 
 READY_S: Final = 60.0
@@ -54,6 +66,7 @@ class UpOptions:
     ports: str
     lease_s: float
     output_limit_mib: int = 1024
+    container_runtime: ContainerRuntime = "auto"
     visible_devices: VisibleDevices | None = None
     config: StartConfig | None = None
 
@@ -62,6 +75,7 @@ async def run_up(options: UpOptions) -> None:
     """Run until cancelled. Raises StartError."""
     async with explained(), AsyncExitStack() as stack:
         check_address(options.host)
+        check_containers(options.container_runtime)
         data = options.data.absolute()
         make_folder(data)
         stack.enter_context(locked(data, "up"))
@@ -95,6 +109,7 @@ def _settings(options: UpOptions, data: Path, node: str, source: DeviceSource) -
         lease_ms=round(options.lease_s * 1000),
         visible=visible_by(source, options.visible_devices),
         output_limit_bytes=options.output_limit_mib << 20,
+        container_runtime=options.container_runtime,
     )
 
 
