@@ -15,8 +15,9 @@ import msgspec
 
 from muster.events.connection import ApiError, Connection, NoAnswerError, raise_for_error
 from muster.events.credentials import telemetry_stream
-from muster.events.log import LogUnavailableError
-from muster.events.pull import Pull, PullLostError
+from muster.events.log import Entry, LogUnavailableError
+from muster.events.pull import LONGEST_RETRY_S, Pull, PullLostError, retry_level
+from muster.events.reading import RETRY_S
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.events.telemetry import GpuSampled, Heartbeat
 
@@ -28,6 +29,7 @@ _logger: Final = logging.getLogger("muster.events.beats")
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode_beat: Final = msgspec.json.Decoder(Heartbeat).decode
+_decode_sample: Final = msgspec.json.Decoder(GpuSampled).decode
 
 
 class Beat(NamedTuple):
@@ -47,6 +49,22 @@ class Beats(Protocol):
 
     async def last(self) -> list[Beat]:
         """Each node's last stored beat, by node. Raises LogUnavailableError."""
+        ...
+
+
+class Sampled(NamedTuple):
+    """A node's devices as its agent saw them. `timestamp_ns` is the server's."""
+
+    sample: GpuSampled
+    timestamp_ns: int
+
+
+class Samples(Protocol):
+    """What the nodes' devices are doing."""
+
+    def follow(self) -> AsyncIterator[Sampled]:
+        """Each node's last stored sample, then those that come, for ever: a broker that is away is waited for, and some
+        may then be given again, or be missing."""
         ...
 
 
@@ -144,14 +162,45 @@ class NatsBeats:
         return [beats[node] for node in sorted(beats)]
 
 
+class NatsSamples:
+    """See `Samples`."""
+
+    def __init__(self, connection: Connection, prefix: str = DEFAULT_PREFIX) -> None:
+        self._connection = connection
+        self._subject = f"{prefix}.gpu.*"
+        self._stream = telemetry_stream(prefix)
+
+    async def follow(self) -> AsyncIterator[Sampled]:
+        """See `Samples.follow`."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                async with Pull(
+                    self._connection, self._stream, 1, subject=self._subject, policy="last_per_subject"
+                ) as pull:
+                    while True:
+                        for entry in await pull.take():
+                            sampled = _sampled_of(entry)
+                            if sampled is not None:
+                                yield sampled
+                        pause_s = RETRY_S
+            except PullLostError as error:
+                _logger.log(retry_level(pause_s), "samples are read anew: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+
+
 class MemoryTelemetry:
-    """Beats and samples in memory: what is published arrives at every `arriving`. `clock` gives nanoseconds."""
+    """Beats and samples in memory: what is published arrives at every `arriving` and `follow`. `clock` gives
+    nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self.samples: dict[str, GpuSampled] = {}
         self._clock = clock
         self._last: dict[str, Beat] = {}
         self._listeners: list[asyncio.Queue[Beat]] = []
+        self._sampled: dict[str, Sampled] = {}
+        self._followers: list[asyncio.Queue[Sampled]] = []
 
     async def beat(self, beat: Heartbeat) -> bool:
         """See `Telemetry.beat`."""
@@ -163,6 +212,21 @@ class MemoryTelemetry:
     async def sample(self, sample: GpuSampled) -> None:
         """See `Telemetry.sample`."""
         self.samples[sample.node] = sample
+        sampled = self._sampled[sample.node] = Sampled(sample, self._clock())
+        for follower in self._followers:
+            follower.put_nowait(sampled)
+
+    async def follow(self) -> AsyncIterator[Sampled]:
+        """See `Samples.follow`."""
+        follower: asyncio.Queue[Sampled] = asyncio.Queue()
+        for node in sorted(self._sampled):
+            follower.put_nowait(self._sampled[node])
+        self._followers.append(follower)
+        try:
+            while True:
+                yield await follower.get()
+        finally:
+            self._followers.remove(follower)
 
     async def arriving(self) -> AsyncIterator[Beat]:
         """See `Beats.arriving`."""
@@ -188,3 +252,12 @@ def _beat_of(subject: str, payload: bytes, timestamp_ns: int) -> Beat | None:
     if not subject.endswith(f".heartbeat.{beat.node}"):
         return None
     return Beat(beat.node, beat.incarnation, timestamp_ns)
+
+
+def _sampled_of(entry: Entry) -> Sampled | None:
+    """The sample; None where it is none, or speaks of another node than its subject."""
+    try:
+        sample = _decode_sample(entry.payload)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return Sampled(sample, entry.timestamp_ns) if entry.subject.endswith(f".gpu.{sample.node}") else None

@@ -1,21 +1,29 @@
 """The lease, telemetry and questions, on the broker and in memory: one meaning."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 from log_cases import SMALL, Connect
 
 from muster.events.asks import FRAME_BYTES, WINDOW, AskError, Asks, MemoryAsks, NatsAsks
-from muster.events.beats import Beat, MemoryTelemetry, NatsBeats, NatsTelemetry
+from muster.events.beats import Beat, MemoryTelemetry, NatsBeats, NatsSamples, NatsTelemetry, Samples, Telemetry
 from muster.events.broker import Broker
 from muster.events.connection import Connection
 from muster.events.lease import Lease, MemoryLeases, NatsLease
+from muster.events.log import LogUnavailableError
 from muster.events.streams import set_up
 from muster.events.telemetry import DeviceSample, GpuSampled, Heartbeat
+
+
+class Sampling(NamedTuple):
+    agents: Mapping[str, Telemetry]
+    samples: Samples
 
 
 class Question(msgspec.Struct):
@@ -114,6 +122,71 @@ async def test_telemetry_in_memory_means_the_same() -> None:
     assert await telemetry.last() == [("node-1", "life-1", 77)]
     await telemetry.sample(GpuSampled("node-1", "life-1", []))
     assert list(telemetry.samples) == ["node-1"]
+
+
+@pytest.fixture(params=["memory", "nats"])
+async def sampling(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sampling]:
+    """Where node-1's and node-2's agents send their samples, and where they are followed."""
+    nodes = ["node-1", "node-2"]
+    if request.param == "memory":
+        memory = MemoryTelemetry()
+        yield Sampling(dict.fromkeys(nodes, memory), memory)
+        return
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(Broker(tmp_path, nodes=nodes))
+        await set_up(broker.urls, broker.credentials, limits=SMALL)
+        found = []
+        for role in ("agent-node-1", "agent-node-2", "api"):
+            connection = await Connection.open(broker.urls, broker.credentials[role])
+            stack.push_async_callback(connection.close)
+            found.append(connection)
+        agents = [NatsTelemetry(connection) for connection in found[:2]]
+        yield Sampling(dict(zip(nodes, agents, strict=True)), NatsSamples(found[2]))
+
+
+async def test_the_last_sample_of_each_node_comes_first_and_then_what_comes(sampling: Sampling) -> None:
+    one, two = sampling.agents["node-1"], sampling.agents["node-2"]
+    for used_mib in (1, 2):
+        await one.sample(GpuSampled("node-1", "life-1", [DeviceSample(0, "GPU-0", memory_used_mib=used_mib)]))
+    await two.sample(GpuSampled("node-2", "life-2", []))
+    async with asyncio.timeout(20), aclosing(sampling.samples.follow()) as found:  # type: ignore[type-var]
+        first, second = await anext(found), await anext(found)
+        assert first.sample == GpuSampled("node-1", "life-1", [DeviceSample(0, "GPU-0", memory_used_mib=2)])
+        assert second.sample == GpuSampled("node-2", "life-2", [])
+        assert 1_600_000_000_000_000_000 < first.timestamp_ns <= second.timestamp_ns
+        await one.sample(GpuSampled("node-1", "life-3", []))
+        assert (await anext(found)).sample == GpuSampled("node-1", "life-3", [])
+
+
+async def test_samples_are_followed_through_a_restart_of_the_broker(broker: Broker, connect: Connect) -> None:
+    agent = NatsTelemetry(await connect("agent-node-1"))
+    async with asyncio.timeout(30), aclosing(NatsSamples(await connect("api")).follow()) as found:  # type: ignore[type-var]
+        await agent.sample(GpuSampled("node-1", "life-1", []))
+        assert (await anext(found)).sample.incarnation == "life-1"
+        following = asyncio.ensure_future(anext(found))
+        await broker.kill9()
+        await broker.start()
+        while not following.done():
+            with contextlib.suppress(LogUnavailableError):
+                await agent.sample(GpuSampled("node-1", "life-2", []))
+            await asyncio.wait({following}, timeout=0.05)
+        seen = [(await following).sample.incarnation]
+        while seen[-1] != "life-2":
+            seen.append((await anext(found)).sample.incarnation)
+        assert seen in (["life-2"], ["life-1", "life-2"])
+
+
+async def test_a_sample_that_is_none_or_speaks_for_another_node_is_not_heard(connect: Connect) -> None:
+    agent = await connect("agent-node-1")
+    forged = msgspec.json.encode(GpuSampled("node-2", "life-1", []))
+    for payload in (b"nothing", b'{"type":"Heartbeat.1"}', forged, msgspec.json.encode(GpuSampled("node-1", "a", []))):
+        await agent.request("muster.gpu.node-1", payload)
+    await NatsTelemetry(await connect("agent-node-2")).sample(GpuSampled("node-2", "b", []))
+    async with asyncio.timeout(20), aclosing(NatsSamples(await connect("api")).follow()) as found:  # type: ignore[type-var]
+        assert [(await anext(found)).sample.incarnation for _ in range(2)] == ["a", "b"]
+        await agent.request("muster.gpu.node-1", forged)
+        await NatsTelemetry(agent).sample(GpuSampled("node-1", "c", []))
+        assert (await anext(found)).sample.incarnation == "c"
 
 
 async def answer(question: Question) -> AsyncIterator[bytes]:
