@@ -300,8 +300,7 @@ class CheckedDevices:
     def _quarantine(self, device: Device, reason: str) -> None:
         logger.error("device %d (%s): %s", device.index, device.pci_bus_id, reason)
         cause = max(self._findings(device.uuid), key=lambda finding: finding.resettable)
-        detail = f"{reason}; {cause.detail}"
-        self._standing.add(device.uuid, Finding("quarantine", cause.cause, detail, cause.xid, resettable=True))
+        self._standing.add(device.uuid, Finding("quarantine", cause.cause, reason, cause.xid, resettable=True))
 
     def _idle(self, reading: MachineReading | None) -> list[Device]:
         """The devices that wait for a reset, that nobody uses, and whose fault has been told."""
