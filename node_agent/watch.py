@@ -64,8 +64,8 @@ class DeviceWatch:
     async def survey(self) -> Survey:
         """What there is and what is wrong, for a registration. Where the devices cannot be had: as they were."""
         try:
-            inventory = await self._devices.inventory()
-            self._survey = Survey(inventory, await self._devices.look(await self._work()))
+            self._survey = self._survey._replace(inventory=await self._devices.inventory())
+            self._survey = self._survey._replace(look=await self._devices.look(await self._work()))
         except Exception:
             logger.exception("the devices cannot be looked at")
         return self._survey

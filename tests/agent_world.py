@@ -13,6 +13,7 @@ from muster.events.subjects import registration_subject, subject_of
 from muster.events.telemetry import GpuSampled, Heartbeat
 from muster.events.types import Command, DeviceBinding, Event, NodeRegistered, StartWorker, StopWorker
 from muster.node_agent.agent import Agent, AgentSettings
+from muster.node_agent.devices import DeviceSource
 from muster.node_agent.inventory import Site, simulated
 from muster.node_agent.link import Answer
 
@@ -143,10 +144,10 @@ NewNode = Callable[..., "Node"]
 
 
 class Node:
-    """A simulated node with a running agent on a data folder."""
+    """A node with a running agent on a data folder; its devices are simulated unless there are others."""
 
-    def __init__(self, data: Path, link: FakeLink, **settings: Any) -> None:
-        devices = simulated("1x8xA100-80GB", Site())["node-1"]
+    def __init__(self, data: Path, link: FakeLink, devices: DeviceSource | None = None, **settings: Any) -> None:
+        devices = devices or simulated("1x8xA100-80GB", Site())["node-1"]
         values = {"node": "node-1", "data": data, "beat_ms": 20, "lease_ms": 60_000, "stop_grace_ms": 2_000, **settings}
         self.link = link
         self.agent = Agent(AgentSettings(**values), link, devices)
