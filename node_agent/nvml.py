@@ -44,12 +44,14 @@ class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _EndedError(Exception):
-    """The process hung or crashed. `device` is what it was touching then, "" for nothing."""
+    """The process hung or crashed. `device` is whose doing that is, "" for nobody's; `young`: it had answered nothing
+    before."""
 
-    def __init__(self, device: str, detail: str, *, hung: bool) -> None:
+    def __init__(self, device: str, detail: str, *, hung: bool, young: bool) -> None:
         super().__init__(detail)
         self.device = device
         self.hung = hung
+        self.young = young
 
 
 class NvmlProcess:
@@ -123,6 +125,8 @@ class NvmlProcess:
             try:
                 return await self._ask_once(kind)
             except _EndedError as error:
+                if not error.device and not error.hung and not error.young:
+                    continue  # it ended some time ago, or was killed
                 if not error.device or error.device in self._skipped:
                     raise NvmlTroubleError("nvml_hung" if error.hung else "nvml_failed", str(error)) from error
                 logger.warning("device %s cannot be read: %s", error.device, error)
@@ -180,6 +184,7 @@ class _Child:
         self._heard = heard
         self._touching = ""
         self._ready = False
+        self._young = True
         self._deadline: asyncio.Timeout | None = None
         self._answer: asyncio.Future[Answer | Trouble] | None = None
         self._listening = asyncio.create_task(self._listen())
@@ -218,9 +223,12 @@ class _Child:
                 waited: set[asyncio.Future[Any]] = {self._answer, self._listening}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise _EndedError(self._touching, "NVML does not answer in time", hung=True) from None
+            raise _EndedError(self._touching, "NVML does not answer in time", hung=True, young=self._young) from None
         if not self._answer.done():
-            raise _EndedError(self._touching, await self._how_it_ended(), hung=False)
+            detail = await self._how_it_ended()
+            killed = self.process.returncode == -signal.SIGKILL  # by somebody, or for want of memory: no device's doing
+            raise _EndedError("" if killed else self._touching, detail, hung=False, young=self._young)
+        self._young = False
         return self._answer.result()
 
     async def _listen(self) -> None:
