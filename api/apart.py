@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from muster.api.http import check_address
-from muster.api.machines import equipment, one_node, site, visible_by
+from muster.api.machines import HealthOptions, equipment, one_node, site, visible_by
 from muster.api.parts import (
     Place,
     Tasks,
@@ -72,7 +72,7 @@ class SchedulerOptions(PartOptions):
 
 
 @dataclass(frozen=True)
-class AgentOptions(PartOptions):
+class AgentOptions(HealthOptions, PartOptions):
     """What `muster agent` was asked for."""
 
     node: str
@@ -144,11 +144,12 @@ async def run_agent(options: AgentOptions) -> None:
             _let_pass(options.data)
         where = site(options.ports, options.address, options.fabric, options.labels)
         folder = options.data / "agents" / options.node
-        devices = one_node(options.node, options.simulate, where, folder)
+        devices = one_node(options.node, options.simulate, where, folder, options)
         settings = AgentSettings(
             node=options.node,
             data=folder,
             lease_ms=round(options.lease_s * 1000),
+            sample_ms=round(options.sample_s * 1000),
             visible=visible_by(devices, options.visible_devices),
             output_limit_bytes=options.output_limit_mib << 20,
             run_as=options.run_as,

@@ -50,6 +50,25 @@ _containers = click.option(
     show_default=True, help="What runs jobs with an image; auto = podman, or else docker.",
 )  # fmt: skip
 
+
+def _health(function: F) -> F:
+    """How devices are looked after."""
+    for option in reversed((
+        click.option("--sample", "sample_s", metavar="SECONDS", type=click.FloatRange(min=0.1), default=5.0,
+                     show_default=True, help="How often devices are looked at."),
+        click.option("--kernel-log", metavar="FILE", type=click.Path(path_type=Path), default=Path("/dev/kmsg"),
+                     show_default=True, help="Where the driver tells of errors."),
+        click.option("--nvidia-smi", metavar="PROGRAM", default="nvidia-smi", show_default=True,
+                     help="What resets devices."),
+        click.option("--reset-devices/--no-reset-devices", default=True, show_default=True,
+                     help="Reset idle devices that need it; only root can."),
+        click.option("--forget-faults", is_flag=True,
+                     help="Vouch for the devices: what errors said of them before this start counts no more."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
 _config = click.option(
     "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
@@ -115,6 +134,7 @@ def _run(main: Any, *, verbose: bool) -> None:
 @_lease
 @_output
 @_visible
+@_health
 @_containers
 @_config
 @_verbose
@@ -162,6 +182,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @_lease
 @_output
 @_visible
+@_health
 @click.option(
     "--run-as",
     metavar="NAME",

@@ -1,6 +1,7 @@
 """Which nodes a program is the agent of, from its options: this machine's, or simulated ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,13 +11,35 @@ from muster.events.types import Inventory
 from muster.node_agent.checked import CheckedDevices, CheckSettings
 from muster.node_agent.devices import DeviceSource
 from muster.node_agent.inventory import SIMULATED_DEVICES_LIMIT, SimulatedDevices, Site, node_name, simulated
+from muster.node_agent.kernel_log import KERNEL_LOG
 from muster.node_agent.models import MODELS
 from muster.node_agent.nvml_devices import NvmlDevices
+from muster.node_agent.resets import NVIDIA_SMI, ResetSettings
 
 DEFAULT_SIMULATION: Final = "2x8xA100-80GB"
 LOWEST_PORT: Final = 1024
 HIGHEST_PORT: Final = 65535
 LONGEST_LABEL: Final = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthOptions:
+    """How real devices are looked after. See `CheckSettings`."""
+
+    sample_s: float = 5.0
+    kernel_log: Path = KERNEL_LOG
+    nvidia_smi: str = NVIDIA_SMI
+    reset_devices: bool = True
+    forget_faults: bool = False
+
+    def checks(self, folder: Path) -> CheckSettings:
+        """What stands against devices is kept in the agent's folder."""
+        return CheckSettings(
+            kept=folder / "faults.json",
+            forget=self.forget_faults,
+            kernel_log=self.kernel_log,
+            resets=ResetSettings(allowed=self.reset_devices, program=self.nvidia_smi),
+        )
 
 
 def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Sequence[str] = ()) -> Site:
@@ -33,14 +56,16 @@ def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Seque
     return Site(address=address, fabric=fabric, labels=named, first_port=int(first), last_port=int(last))
 
 
-async def all_nodes(simulate: str | None, ports: str, agents: Path) -> dict[str, DeviceSource]:
+async def all_nodes(
+    simulate: str | None, ports: str, agents: Path, health: HealthOptions | None = None
+) -> dict[str, DeviceSource]:
     """The nodes of `muster up`: this machine if it has a driver, otherwise simulated ones on one fabric. `agents` is
     where each agent has its data folder. Raises StartError."""
     if simulate is None:
         name = node_name()
         own = NvmlDevices(site(ports), agents / name)
         if await own.found():
-            return {name: checked(own, agents / name)}
+            return {name: _checked(own, agents / name, health)}
         await own.close()
     try:
         return dict(simulated(simulate or DEFAULT_SIMULATION, site(ports, fabric="simulated")))
@@ -48,10 +73,12 @@ async def all_nodes(simulate: str | None, ports: str, agents: Path) -> dict[str,
         raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
 
 
-def one_node(node: str, simulate: str | None, where: Site, folder: Path) -> DeviceSource:
+def one_node(
+    node: str, simulate: str | None, where: Site, folder: Path, health: HealthOptions | None = None
+) -> DeviceSource:
     """The devices of one node: this machine's, or `8xA100-80GB`. `folder` is its agent's. Raises StartError."""
     if simulate is None:
-        return checked(NvmlDevices(where, folder), folder)
+        return _checked(NvmlDevices(where, folder), folder, health)
     count, _, model = simulate.partition("x")
     if not count.isdecimal() or int(count) > SIMULATED_DEVICES_LIMIT or model not in MODELS:
         raise StartError(
@@ -60,9 +87,8 @@ def one_node(node: str, simulate: str | None, where: Site, folder: Path) -> Devi
     return SimulatedDevices(node, int(count), model, where)
 
 
-def checked(devices: NvmlDevices, folder: Path) -> DeviceSource:
-    """This machine's devices, judged; what stands against them is kept in the agent's folder."""
-    return CheckedDevices(devices, CheckSettings(kept=folder / "faults.json"))
+def _checked(devices: NvmlDevices, folder: Path, health: HealthOptions | None) -> DeviceSource:
+    return CheckedDevices(devices, (health or HealthOptions()).checks(folder))
 
 
 def is_simulated(source: DeviceSource) -> bool:

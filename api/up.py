@@ -19,7 +19,7 @@ import click
 
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
-from muster.api.machines import all_nodes, equipment, is_simulated, visible_by
+from muster.api.machines import HealthOptions, all_nodes, equipment, is_simulated, visible_by
 from muster.api.parts import (
     Place,
     Tasks,
@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class UpOptions:
+class UpOptions(HealthOptions):
     """What `muster up` was asked for. `ports` are those that jobs meet on."""
 
     data: Path
@@ -80,7 +80,7 @@ async def run_up(options: UpOptions) -> None:
         make_folder(data)
         stack.enter_context(locked(data, "up"))
         (data / ANNOUNCEMENT).unlink(missing_ok=True)  # of a run that was killed
-        devices = await all_nodes(options.simulate, options.ports, data / "agents")
+        devices = await all_nodes(options.simulate, options.ports, data / "agents", options)
         tasks = Tasks()
         broker = Broker(data / "broker", nodes=devices, port=options.broker_port)
         await stack.enter_async_context(broker)
@@ -107,6 +107,7 @@ def _settings(options: UpOptions, data: Path, node: str, source: DeviceSource) -
         node=node,
         data=data / "agents" / node,
         lease_ms=round(options.lease_s * 1000),
+        sample_ms=round(options.sample_s * 1000),
         visible=visible_by(source, options.visible_devices),
         output_limit_bytes=options.output_limit_mib << 20,
         container_runtime=options.container_runtime,
