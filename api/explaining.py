@@ -183,6 +183,8 @@ _REASONS: Final[dict[ReasonKind, str]] = {
     "reservation": "reserved",
     "cordon": "cordon",
     "silent": "silent",
+    "degraded": "degraded",
+    "devices": "devices",
     "strays": "busy",
     "excluded": "left out",
     "port": "port",

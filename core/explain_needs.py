@@ -3,6 +3,7 @@
 from typing import Final
 
 from muster.core.explain_bounds import keepers, kept_in_all, lane_size, lasting_bounds
+from muster.core.explain_nodes import ill_devices
 from muster.core.explain_room import RoomNeeded
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
@@ -42,7 +43,9 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
             return f"{jobs_named(reason.jobs)} starts or is cancelled" if reason.jobs else ""
         case "room" | "fabric":
             return _need_of_room(turn, needed) if needed is not None and needed.ends else ""
-        case "cordon" | "silent" | "strays" | "excluded":
+        case "devices":
+            return _healed(turn, needed) if needed is not None and needed.healed else ""
+        case "cordon" | "silent" | "degraded" | "strays" | "excluded":
             used = {share.node for share in needed.found.shares} if needed is not None and needed.opened else set()
             names = [name for name in reason.nodes if name in used]
             return f"{listed(names)} takes work of it again" if names else ""
@@ -65,6 +68,20 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
             return f"queue {reason.name} may hold {_over(reason)} more"
         case _:
             return ""
+
+
+def _healed(turn: Turn, needed: RoomNeeded) -> str:
+    """The devices of its place that take no work of it as they are."""
+    found = []
+    for share in needed.found.shares:
+        ill = ill_devices(turn.cluster.state.nodes[share.node], turn.asker.demand)
+        numbers = [index for index in share.devices if index in ill]
+        if numbers:
+            found.append(f"device{'' if len(numbers) == 1 else 's'} {listed(numbers)} of {share.node}")
+    if not found:
+        return ""
+    takes = "takes" if len(found) == 1 and found[0].startswith("device ") else "take"
+    return f"{listed(found)} {takes} work of it again"
 
 
 def _lent(turn: Turn, reason: Reason) -> str:

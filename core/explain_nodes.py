@@ -6,6 +6,7 @@ from muster.core.capacity import Capacity
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import jobs_named
 from muster.core.explanation import Check, FilterStep
+from muster.core.health import SOUND, ailing, ailments_of
 from muster.core.node_room import NodeRoom
 from muster.core.placement import place
 from muster.core.resources import Demand
@@ -15,7 +16,7 @@ from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 EXAMPLES: Final = 5
 
-RefusalKind = Literal["cordon", "silent", "strays", "excluded", "never", "room", "reservation"]
+RefusalKind = Literal["cordon", "silent", "degraded", "strays", "excluded", "never", "devices", "room", "reservation"]
 
 
 class Refused(NamedTuple):
@@ -75,10 +76,15 @@ def _refusal(turn: Turn, node: Node, demand: Demand, devices: int) -> Refused | 
         return Refused(node.name, kind, reason, matches=not never)
     if never:
         return Refused(node.name, "never", never, matches=False)
+    ill = ill_devices(node, demand)
+    if ill and _device_reason(NodeRoom(node.inventory, ailments_of(node)), demand, devices):
+        return Refused(node.name, "devices", ill_in_words(node, ill, turn.now_at), matches=True)
     room = turn.draft.room.rooms[node.name]
     full = _device_reason(room, demand, devices) or _host_reason(room, demand, devices)
     if not full:
         return None
+    if ill:
+        full += f"; {ill_in_words(node, ill, turn.now_at)}"
     reserved = turn.draft.reserved_on(node.name)
     if reserved:
         now = room.emptied()
@@ -97,11 +103,33 @@ def _closed(turn: Turn, node: Node) -> tuple[RefusalKind | None, str]:
         return "cordon", "cordoned"
     if node.status != "ready":
         return "silent", f"{node.status}: its agent is silent"
+    if node.degraded:
+        return "degraded", f"degraded: {node.degraded}"
     if node.strays:
         return "strays", "a worker of an earlier attempt still runs there"
     if node.name in turn.asker.excluded:
         return "excluded", "refused to start this job a while ago"
     return None, ""
+
+
+def ill_devices(node: Node, demand: Demand) -> list[int]:
+    """The devices of a node that a demand would fit on, were nothing wrong with them."""
+    ailments = ailments_of(node)
+    if ailments is SOUND:
+        return []
+    sound, room = NodeRoom(node.inventory), NodeRoom(node.inventory, ailments)
+    models = [model for model in sound.idle if not demand.models or model in demand.models]
+    fitting = {index for model in models for index in room.fitting(model, demand)}
+    return [index for model in models for index in sound.fitting(model, demand) if index not in fitting]
+
+
+def ill_in_words(node: Node, devices: list[int], now_at: int) -> str:
+    """What is wrong with devices that take no work of a job: "2 of 8 devices take no work of it: device 3: ..."."""
+    many = len(node.inventory.devices)
+    takes = "takes" if len(devices) == 1 else "take"
+    more = f" and {len(devices) - EXAMPLES} more" if len(devices) > EXAMPLES else ""
+    words = ailing(node, sorted(devices)[:EXAMPLES], now_at)
+    return f"{len(devices)} of {many} device{'' if many == 1 else 's'} {takes} no work of it: {words}{more}"
 
 
 def _where(node: Node, demand: Demand) -> str:
@@ -158,6 +186,18 @@ def free_devices(room: Capacity, demand: Demand) -> int:
     )
 
 
+def _ill_and_idle(turn: Turn) -> int:
+    """How many devices would be free for it, were nothing wrong with them."""
+    nodes, demand = turn.cluster.state.nodes, turn.asker.demand
+    count = 0
+    for name, room in turn.draft.room.rooms.items():
+        if room.ailments is not SOUND and room.available:
+            shut, left = room.ailments.shut, room.device_compute
+            ill = ill_devices(nodes[name], demand)
+            count += sum(left[index] == (0 if index in shut else WHOLE_COMPUTE) for index in ill)
+    return count
+
+
 def what_is_missing(turn: Turn, free: int) -> str:
     """Why a job has no place, in a line."""
     demand, room = turn.asker.demand, turn.draft.room
@@ -174,6 +214,9 @@ def what_is_missing(turn: Turn, free: int) -> str:
         if demand.exclusive
         else ("has" if free == 1 else "have") + " room for it"
     )
+    ill = _ill_and_idle(turn)
+    if ill:
+        are_free += f" ({ill} more {'takes' if ill == 1 else 'take'} no work of it)"
     if demand.linked and place(room, demand._replace(linked=False), turn.asker.excluded) is not None:
         return f"{asked} on nodes of one fabric: {free} {are_free}, but not on linked nodes"
     if free < demand.gpus:

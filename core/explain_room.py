@@ -6,14 +6,15 @@ from typing import Final, NamedTuple
 
 from muster.core.capacity import Capacity
 from muster.core.explain_ends import last_end, once_ended
-from muster.core.explain_nodes import Refused, node_matches
+from muster.core.explain_nodes import Refused, ill_devices, ill_in_words, node_matches
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, jobs_named, listed
+from muster.core.explain_words import LISTED, SHOWN, jobs_named, listed
 from muster.core.explanation import Reason, ReasonKind
-from muster.core.health import ailments_of
+from muster.core.health import SOUND, ailments_of
 from muster.core.placement import Allotment, place
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand
+from muster.core.state import Node
 
 RETURNS_TRIED: Final = 200
 """Of so many jobs each is taken back that need not end; of more, the first in time that suffice are named."""
@@ -21,18 +22,21 @@ RETURNS_TRIED: Final = 200
 
 class RoomNeeded(NamedTuple):
     """What would make room: jobs that end, jobs whose reservation goes, and where the job is then placed; `opened` says
-    whether nodes that take no new work, or not of this job, are among those."""
+    whether nodes that take no new work, or not of this job, are among those, `healed` whether devices that take none
+    are."""
 
     ends: list[int]
     reservations: list[int]
     found: Allotment
     opened: bool
+    healed: bool = False
 
 
 class _WhatIf:
-    """The nodes that a demand may go to, as they would be with some jobs gone and their reservations too."""
+    """The nodes that a demand may go to, as they would be with some jobs gone and their reservations too; `healed`:
+    with nothing wrong with their devices."""
 
-    def __init__(self, turn: Turn, names: list[str]) -> None:
+    def __init__(self, turn: Turn, names: list[str], *, healed: bool) -> None:
         draft = turn.draft
         self._draft = draft
         self._gone: set[int] = set()
@@ -41,7 +45,7 @@ class _WhatIf:
         self._leaving = draft.cluster.leaving | draft.victims
         self.capacity = Capacity()
         for node in draft.cluster.state.nodes.values():  # all of them: the largest says which gangs may be split
-            self.capacity.set_node(node.name, node.inventory, ailments_of(node))
+            self.capacity.set_node(node.name, node.inventory, SOUND if healed else ailments_of(node))
         for name in names:
             self.capacity.set_available(name, available=True)
             for job_id in (*(job_id for job_id, _ in self._claims[name]), *draft.reserved_on(name)):
@@ -88,13 +92,14 @@ def room_needed(turn: Turn) -> RoomNeeded | None:
     nodes, demand = turn.cluster.state.nodes, turn.asker.demand
     fitting = sorted(name for name, node in nodes.items() if node_matches(node, demand))
     open_now = [name for name in fitting if nodes[name].available and name not in turn.asker.excluded]
-    for names in (open_now, fitting):
-        answer = _least_gone(_WhatIf(turn, names), demand)
+    for names, healed in ((open_now, False), (fitting, False), (open_now, True), (fitting, True)):
+        answer = _least_gone(_WhatIf(turn, names, healed=healed), demand)
         if answer is not None:
             gone, found = answer
             rooms = turn.cluster.state.rooms.keys() | turn.draft.benefits
             ends, dropped = [job for job in gone if job not in rooms], [job for job in gone if job in rooms]
-            return RoomNeeded(ends, dropped, found, opened=names is fitting and len(open_now) < len(fitting))
+            opened = names is fitting and len(open_now) < len(fitting)
+            return RoomNeeded(ends, dropped, found, opened, healed)
     return None
 
 
@@ -165,6 +170,8 @@ def _node_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused])
     yield from _shut("cordon", "cordoned", [node.name for node in might if node.cordoned])
     silent = [node.name for node in might if node.status != "ready"]
     yield from _shut("silent", "silent, so what runs there is kept and nothing new comes", silent)
+    yield from _degraded([node for node in might if node.degraded])
+    yield from _ill(turn, might)
     strays = [node.name for node in might if node.strays]
     yield from _shut("strays", "not free yet of a worker of an earlier attempt", strays)
     excluded = [node.name for node in might if node.name in turn.asker.excluded]
@@ -183,6 +190,34 @@ def _shut(kind: ReasonKind, words: str, names: list[str], until: int | None = No
     if names:
         many = f"{len(names)} node{' is' if len(names) == 1 else 's are'}"
         yield Reason(kind, f"{many} {words}: {listed(sorted(names))}", nodes=sorted(names)[:LISTED], at=until)
+
+
+def _degraded(nodes: list[Node]) -> Iterator[Reason]:
+    if nodes:
+        many = f"{len(nodes)} node{' is' if len(nodes) == 1 else 's are'}"
+        words = listed([f"{node.name} ({node.degraded})" for node in nodes])
+        yield Reason("degraded", f"{many} degraded: {words}", nodes=[node.name for node in nodes][:LISTED])
+
+
+def _ill(turn: Turn, nodes: list[Node]) -> Iterator[Reason]:
+    """Devices that it would fit on, were nothing wrong with them; until when the first of them takes no work."""
+    found = {node.name: devices for node in nodes if (devices := ill_devices(node, turn.asker.demand))}
+    if not found:
+        return
+    by_name = turn.cluster.state.nodes
+    words = [f"{name}: {ill_in_words(by_name[name], devices, turn.now_at)}" for name, devices in found.items()]
+    more = f"; and on {len(words) - SHOWN} more nodes" if len(words) > SHOWN else ""
+    until = min(
+        (
+            condition.until_at
+            for name, devices in found.items()
+            for index in devices
+            if (condition := by_name[name].conditions.get(by_name[name].inventory.devices[index].uuid)) is not None
+            and condition.until_at
+        ),
+        default=None,
+    )
+    yield Reason("devices", "; ".join(words[:SHOWN]) + more, nodes=sorted(found)[:LISTED], at=until)
 
 
 def _port(turn: Turn) -> Reason:

@@ -25,6 +25,8 @@ ReasonKind = Literal[
     "reservation",  # what is free is kept for others that are to start
     "cordon",
     "silent",
+    "degraded",  # something is wrong with the node as a whole
+    "devices",  # devices that take no work, or none of this job
     "strays",  # a worker of an earlier attempt still runs there
     "excluded",  # it refused to start the job a while ago
     "port",

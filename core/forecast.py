@@ -13,6 +13,7 @@ import msgspec
 from muster.core.allocate import Allocator, in_order
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s
+from muster.core.health import readmit
 from muster.core.order import duration_s, faded
 from muster.core.plan import Draft, Plan
 from muster.core.queues import ENDLESS
@@ -162,6 +163,7 @@ class _Simulation:
         now_at = self._state.time_at
         lines = self._cluster.schedule.by_queue.values()
         times = [line[0][0] for line in lines]
+        times += [until for waiting in self._cluster.on_probation.values() for until in waiting.values()]
         for job_id in self._cluster.excluding:
             times += [until for until in self._state.jobs[job_id].excluded.values() if until > now_at]
         following = min(times, default=ENDLESS)
@@ -175,6 +177,16 @@ class _Simulation:
         due = [job_id for line in lines for end_at, job_id in line if end_at <= self._state.time_at]
         for job_id in sorted(due):
             self._end(self._state.jobs[job_id])
+        for name in sorted(self._cluster.on_probation):
+            self._readmit(self._state.nodes[name])
+
+    def _readmit(self, node: Node) -> None:
+        """Devices whose probation is over take work again."""
+        due = [uuid for uuid, each in node.conditions.items() if 0 < each.until_at <= self._state.time_at]
+        for uuid in due:
+            readmit(node, uuid)
+        if due:
+            self._cluster.review_devices(node)
 
     def _end(self, job: Job) -> None:
         cluster, attempt = self._cluster, job.attempt
@@ -231,4 +243,4 @@ def _copy(job: Job) -> Job:
 
 
 def _copy_node(node: Node) -> Node:
-    return msgspec.structs.replace(node, strays=list(node.strays))
+    return msgspec.structs.replace(node, strays=list(node.strays), conditions=dict(node.conditions))

@@ -82,6 +82,15 @@ def worse(old: Condition | None, new: Condition) -> Condition:
     return new if _SEVERITY.index(new.action) > _SEVERITY.index(old.action) else old
 
 
+def readmit(node: Node, uuid: str) -> None:
+    """End what ends by time of a device's condition."""
+    condition = node.conditions[uuid]
+    if _lasts(condition):
+        node.conditions[uuid] = replace(condition, until_at=0)
+    else:
+        del node.conditions[uuid]
+
+
 def _lasts(condition: Condition) -> bool:
     return condition.action in LASTING
 

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.core.cluster import Cluster
-from muster.core.health import LASTING, in_words, worse
+from muster.core.health import LASTING, in_words, readmit, worse
 from muster.core.order import duration_s
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Condition, ConditionAction, CountedError, Job, Node
@@ -201,10 +201,7 @@ def device_readmitted(cluster: Cluster, event: t.DeviceReadmitted) -> str | None
     condition = node.conditions.get(event.uuid) if node is not None else None
     if node is None or condition is None or not 0 < condition.until_at <= cluster.state.time_at:
         return f"device {event.uuid} of {event.node} does not wait for its time, or that is not over"
-    if condition.action in LASTING:
-        node.conditions[event.uuid] = replace(condition, until_at=0)
-    else:
-        del node.conditions[event.uuid]
+    readmit(node, event.uuid)
     cluster.review_devices(node)
     return None
 
