@@ -98,7 +98,8 @@ def _answer(route: "Route", schemas: dict[Any, Any], status: int) -> dict[str, A
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "integer", "minimum": 1} if name == "id" else {"type": "string"}
+    lowest = {"id": 1, "index": 0}.get(name)
+    schema = {"type": "string"} if lowest is None else {"type": "integer", "minimum": lowest}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

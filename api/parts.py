@@ -20,12 +20,13 @@ import msgspec
 
 from muster.api.http import AddressError, HttpServer
 from muster.api.process import StartError, waiting
+from muster.api.samples import LastSamples
 from muster.api.service import OutputError, Service
 from muster.api.startconfig import StartConfig, apply_start_config
 from muster.api.submitting import Submitter
 from muster.events.agent_link import NatsAgentLink
 from muster.events.asks import AskError, NatsAsks
-from muster.events.beats import NatsBeats
+from muster.events.beats import NatsBeats, NatsSamples
 from muster.events.broker import BrokerError
 from muster.events.connection import Connection, Credential, NoAnswerError
 from muster.events.credentials import API, SCHEDULER, agent_role, read_credentials
@@ -193,12 +194,14 @@ async def api_server(
     async with connected(place, API, "muster api") as connection:
         log = await open_log(connection, place)
         submitter = Submitter(log)
+        samples = LastSamples(NatsSamples(connection, place.prefix))
         async with (
             following(log, store_path, tasks) as (follower, store),
             running(submitter.run(), "the writer of submissions", tasks),
+            running(samples.run(), "the reader of samples", tasks),
         ):
             outputs = _Outputs(NatsAsks(connection, place.prefix))
-            service = Service(log, follower, store, TimeTravel(store, log), outputs, submitter)
+            service = Service(log, follower, store, TimeTravel(store, log), outputs, submitter, samples)
             if config is not None:
                 await apply_start_config(service, config)
             server = HttpServer(service, host, port)

@@ -9,7 +9,7 @@ from aiohttp import web
 from muster.api.answers import answer
 from muster.api.clients import CLIENTS
 from muster.api.forecasting import beside_the_loop
-from muster.api.node_views import holders, jobs_on, node_page, node_view
+from muster.api.node_views import Look, node_answer, node_page
 from muster.api.parameters import flag, integer, job_id, seconds
 from muster.api.problems import ApiError, bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
@@ -169,10 +169,16 @@ async def show_queue(request: web.Request) -> web.Response:
     return answer(view, moment.state.sequence)
 
 
+def _look(request: web.Request, moment: Moment) -> Look:
+    """Nothing is known of what devices did in the past."""
+    samples = None if moment.past else request.app[SERVICE].samples
+    return Look(moment.cluster, moment.now_ns, samples)
+
+
 async def list_nodes(request: web.Request) -> web.Response:
     """All nodes."""
     moment = await moment_of(request)
-    return answer(node_page(moment.cluster), moment.state.sequence)
+    return answer(node_page(_look(request, moment)), moment.state.sequence)
 
 
 async def show_node(request: web.Request) -> web.Response:
@@ -181,9 +187,7 @@ async def show_node(request: web.Request) -> web.Response:
     node = moment.state.nodes.get(request.match_info["name"])
     if node is None:
         raise no_such("node", request.match_info["name"], "muster nodes lists the nodes")
-    room = moment.cluster.room_now(node.name)
-    view = node_view(node, holders(moment.state), jobs_on(moment.state), room)
-    return answer(view, moment.state.sequence)
+    return answer(node_answer(_look(request, moment), node), moment.state.sequence)
 
 
 async def show_state(request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.explaining import ExplainView
 from muster.api.http_types import Handler
 from muster.api.log_views import AuditView, EventPage
-from muster.api.node_views import NodePage, NodeView
+from muster.api.node_views import NodeAnswer, NodePage
 from muster.api.queue_views import PolicyView, QueueAnswer, QueuePage
 from muster.api.views import (
     Accepted,
@@ -39,8 +39,10 @@ class Route(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """The path as the router wants it: a job's id is digits, a queue's path may have slashes."""
-        return self.path.replace("{id}", r"{id:[0-9]{1,18}}").replace("{path}", "{path:.+}")
+        """The path as the router wants it: a job's id is digits, a device's number too, a queue's path may have
+        slashes."""
+        digits = self.path.replace("{id}", r"{id:[0-9]{1,18}}").replace("{index}", r"{index:[0-9]{1,6}}")
+        return digits.replace("{path}", "{path:.+}")
 
     @property
     def query(self) -> frozenset[str]:
@@ -93,7 +95,7 @@ ROUTES: Final = (
         ("start", "state", "user", "queue", "limit", *READ), problems=(404,),
     ),
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
-    Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeView, READ, problems=(404,)),
+    Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeAnswer, READ, problems=(404,)),
     Route(
         "POST", "/v1/nodes/{name}/cordon", submissions.cordon, "Give a node no new work", Accepted,
         WRITE, submissions.CordonBody, problems=(404, 415, 422, 503, 507),
@@ -101,6 +103,14 @@ ROUTES: Final = (
     Route(
         "POST", "/v1/nodes/{name}/uncordon", submissions.uncordon, "Give a node work again", Accepted,
         WRITE, problems=(404, 415, 503, 507),
+    ),
+    Route(
+        "POST", "/v1/nodes/{name}/devices/{index}/cordon", submissions.cordon_device, "Give a device no new work",
+        Accepted, WRITE, submissions.CordonBody, problems=(404, 415, 422, 503, 507),
+    ),
+    Route(
+        "POST", "/v1/nodes/{name}/devices/{index}/uncordon", submissions.uncordon_device, "Give a device work again",
+        Accepted, WRITE, problems=(404, 409, 415, 503, 507),
     ),
     Route("GET", "/v1/queues", queues.list_queues, "List the queues, with what each holds", QueuePage, READ),
     Route(

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from muster.api.parameters import integer
 from muster.api.problems import ApiError, bad_parameter
+from muster.api.samples import LastSamples
 from muster.api.submitting import Submitter
 from muster.api.times import listed_time
 from muster.core.cluster import Cluster
@@ -51,6 +52,7 @@ class Service:
     past: TimeTravel
     outputs: Outputs
     submitter: Submitter
+    samples: LastSamples
     configuring: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from looking at queues or policy to a change
 
     @property

@@ -27,7 +27,14 @@ from muster.events.codec import encode
 from muster.events.log import DuplicateConflictError, LogFullError, LogUnavailableError, Message
 from muster.events.spec import JobSpec
 from muster.events.subjects import subject_of
-from muster.events.types import JobCancelRequested, JobSubmitted, NodeCordoned, NodeUncordoned
+from muster.events.types import (
+    DeviceCordoned,
+    DeviceUncordoned,
+    JobCancelRequested,
+    JobSubmitted,
+    NodeCordoned,
+    NodeUncordoned,
+)
 
 _ROUTE: Final = "POST /v1/jobs"
 
@@ -39,7 +46,7 @@ class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CordonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a node is cordoned."""
+    """Why a node or a device is cordoned."""
 
     reason: Annotated[str, msgspec.Meta(max_length=4096)] = ""
 
@@ -164,6 +171,37 @@ async def uncordon(request: web.Request) -> web.Response:
         return answer(Accepted(service.state.sequence, already=True), service.state.sequence)
     ack = await append(service.log, NodeUncordoned(node=name, user=user_of(request)))
     return answer(Accepted(ack.sequence), ack.sequence)
+
+
+async def cordon_device(request: web.Request) -> web.Response:
+    """Give a device no new work."""
+    service, name = request.app[SERVICE], _known_node(request)
+    user, body = user_of(request), await read_body(request, CordonBody)
+    uuids = [device.uuid for device in service.state.nodes[name].inventory.devices]
+    event = DeviceCordoned(node=name, uuid=_uuid_in(request, uuids), user=user, reason=body.reason)
+    ack = await append(service.log, event)
+    return answer(Accepted(ack.sequence), ack.sequence)
+
+
+async def uncordon_device(request: web.Request) -> web.Response:
+    """Give a device work again, whatever was wrong with it: somebody vouches for it."""
+    service, name = request.app[SERVICE], _known_node(request)
+    node = service.state.nodes[name]
+    uuid = _uuid_in(request, node.uuids())
+    if not any(uuid in known for known in (node.device_cordons, node.conditions, node.device_errors)):
+        detail = "it is not cordoned, and nothing is known to be wrong with it"
+        index = request.match_info["index"]
+        raise ApiError(409, "nothing_to_lift", f"device {index} of {name} takes work", detail=detail)
+    ack = await append(service.log, DeviceUncordoned(node=name, uuid=uuid, user=user_of(request)))
+    return answer(Accepted(ack.sequence), ack.sequence)
+
+
+def _uuid_in(request: web.Request, uuids: list[str]) -> str:
+    """The device whose number is in the path."""
+    name, index = request.match_info["name"], int(request.match_info["index"])
+    if index >= len(uuids):
+        raise no_such("device", f"{index} of {name}", f"muster nodes {name} lists its devices")
+    return uuids[index]
 
 
 def _known_node(request: web.Request) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ import aiohttp
 
 from muster.api.clients import Clients
 from muster.api.http import HttpServer
+from muster.api.samples import LastSamples
 from muster.api.service import OutputError, Service
 from muster.api.submitting import Submitter
 from muster.core.decide import decide
 from muster.events import types as t
+from muster.events.beats import MemoryTelemetry, Sampled
 from muster.events.codec import encode
 from muster.events.log import Message
 from muster.events.memory import MemoryLog
 from muster.events.subjects import CLUSTER_QUEUE, subject_of
+from muster.events.telemetry import DeviceSample, GpuSampled
 from muster.node_agent.link import LogAsk
 from muster.projections.follower import Follower
 from muster.projections.store import Store
@@ -70,6 +74,12 @@ class Harness:
         )
         return await self.append(t.NodeRegistered(name, f"{name}-life", inventory, [], 120_000))
 
+    async def sample(self, node: str, *devices: DeviceSample, age_s: float = 0, incarnation: str = "") -> None:
+        """What a node's agent sampled so long ago."""
+        life = incarnation or self.follower.fold.cluster.state.nodes[node].incarnation
+        taken_ns = time.time_ns() - round(age_s * 1e9)
+        self.service.samples.take(Sampled(GpuSampled(node, life, list(devices)), taken_ns))
+
     async def decide(self) -> list[t.Event]:
         """One pass of the scheduler."""
         await self.follower.wait_for(len(self.log.entries), DEADLINE_S)
@@ -101,7 +111,8 @@ async def serving(folder: Path, limit_bytes: int = 0, clients: Clients | None = 
     follower = Follower(log, store)
     await follower.start()
     submitter = Submitter(log)
-    service = Service(log, follower, store, TimeTravel(store, log), FakeOutputs(), submitter)
+    samples = LastSamples(MemoryTelemetry())
+    service = Service(log, follower, store, TimeTravel(store, log), FakeOutputs(), submitter, samples)
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(submitter.run())]
     server = HttpServer(service, port=0, clients=clients)
     await server.start()
