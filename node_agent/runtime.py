@@ -1,13 +1,15 @@
 """What a worker's program is executed as: a plain process, or the client of a container engine. Pure but for
-`find_engine`.
+`find_engine` and `own_ulimits`.
 
 A container gets its environment by a file of the worker's folder: neither does a secret stand in a command line, nor
 can a job set a variable of the client, which has the agent's rights.
 """
 
 import os
+import resource
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -34,11 +36,11 @@ class Engine(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a container may take besides what its bind says: processes (0 = no limit), and locked memory in bytes, soft
-    and hard (-1 = no limit)."""
+    """What a container may take besides what its bind says: processes (0 = no limit), and by name what `ulimit` limits,
+    soft and hard (-1 = no limit)."""
 
     processes: int
-    locked_bytes: tuple[int, int]
+    ulimits: tuple[tuple[str, int, int], ...]
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -51,6 +53,22 @@ class Program(msgspec.Struct, frozen=True):
     account: Account | None = None
     variables: str = ""
     cleanup: list[str] = []
+
+
+def own_ulimits() -> tuple[tuple[str, int, int], ...]:
+    """This process's limits, which plain workers inherit, for containers. Engines have others of their own: for locked
+    memory too low ones, for files and processes perhaps higher ones than they may set."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    processes = [most if limit == resource.RLIM_INFINITY else min(limit, most) for limit in _limits("NPROC")]
+    return (
+        ("memlock", *_limits("MEMLOCK")),
+        ("nofile", *_limits("NOFILE")),
+        ("nproc", processes[0], processes[1]),
+    )
+
+
+def _limits(name: str) -> tuple[int, int]:
+    return resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
 
 
 def find_engine(asked: ContainerRuntime) -> Engine | None:
@@ -122,8 +140,7 @@ def container(
 
 
 def _limited(command: StartWorker, limits: Limits) -> list[str]:
-    soft, hard = limits.locked_bytes
-    options = ["--ulimit", f"memlock={soft}:{hard}"]
+    options = [option for name, soft, hard in limits.ulimits for option in ("--ulimit", f"{name}={soft}:{hard}")]
     options += ["--shm-size", f"{command.memory_mib}m" if command.memory_mib else SHM_UNLIMITED]
     if command.cpus:
         options += ["--cpus", str(command.cpus)]

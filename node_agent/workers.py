@@ -9,7 +9,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -28,7 +27,7 @@ from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
 from muster.node_agent.launch import MARKER, Launch, launch
 from muster.node_agent.lease import Lease
 from muster.node_agent.refusal import RefusalError
-from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, plain
+from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, own_ulimits, plain
 from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder, lost
 
@@ -186,7 +185,7 @@ class Workers:
         person = person_for(settings.run_as, command.user, allow_root=settings.allow_root) if settings.run_as else None
         if not command.image:
             return plain(command, plan, person)
-        limits = Limits(settings.max_processes, resource.getrlimit(resource.RLIMIT_MEMLOCK))
+        limits = Limits(settings.max_processes, own_ulimits())
         user = in_container(settings.engine, person, os.geteuid(), os.getegid())
         return container(settings.engine, command, plan, str(folder.path), settings.own_env, user, limits)
 
