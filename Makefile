@@ -4,15 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo up test test-slow check bench clean
+FRAMEWORKS := pytorch tensorflow jax mindspore
+FRAMEWORK_VENVS := .venv-frameworks
+
+.PHONY: help demo up test test-slow test-frameworks check bench clean
 
 help:
-	@echo "make demo       a gang of real processes, from submission to audit, on a cluster of simulated GPUs"
-	@echo "make up         the same cluster, left running for you"
-	@echo "make test       the tests"
-	@echo "make test-slow  long rounds of fault injection"
-	@echo "make check      formatting, lint, types, architecture"
-	@echo "make bench      measurements, as docs/performance.md shows them"
+	@echo "make demo             a gang of real processes, from submission to audit, on a cluster of simulated GPUs"
+	@echo "make up               the same cluster, left running for you"
+	@echo "make test             the tests"
+	@echo "make test-slow        long rounds of fault injection"
+	@echo "make test-frameworks  PyTorch, TensorFlow, JAX and MindSpore, each in an environment of its own (6 GB in all)"
+	@echo "make check            formatting, lint, types, architecture"
+	@echo "make bench            measurements, as docs/performance.md shows them"
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -34,6 +38,16 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -m slow
 
+$(FRAMEWORK_VENVS)/%/.installed: tests/frameworks/requirements/%.txt
+	@echo "installing $$(tr '\n' ' ' < $<)into $(@D)"
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $< \
+		|| { echo "$* cannot be installed on this machine: see $<"; exit 1; }
+	@touch $@
+
+test-frameworks: $(STAMP) $(FRAMEWORKS:%=$(FRAMEWORK_VENVS)/%/.installed)
+	@$(BIN)/python -m pytest -m frameworks -v tests/frameworks
+
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
@@ -43,4 +57,4 @@ bench: $(STAMP)
 	@$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORK_VENVS) build dist *.egg-info

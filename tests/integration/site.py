@@ -27,7 +27,7 @@ def port_range(size: int) -> int:
 
 
 class Site(User):
-    """A broker or three, schedulers, the API and two agents of 8 simulated A100-80GB each."""
+    """A broker or three, schedulers, the API and two agents of simulated A100-80GB, `devices` each."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Site(User):
         lease_s: float = 120.0,
         log_max_bytes: int | None = None,
         fabrics: Sequence[str] = ("lab", "lab"),
+        devices: Sequence[int] = (8, 8),
     ) -> None:
         super().__init__(folder)
         self._limits = StreamLimits(log_max_bytes=log_max_bytes)
@@ -47,6 +48,7 @@ class Site(User):
         self.brokers = many.brokers if many else [one]
         self._lease_s = lease_s
         self._fabrics = fabrics
+        self._devices = devices
         self._schedulers = schedulers
         self.parts: dict[str, Part] = {}
 
@@ -84,8 +86,9 @@ class Site(User):
         for number in range(1, self._schedulers + 1):
             self._add(f"scheduler-{number}", SCHEDULER, "scheduler")
         first = port_range(40)
-        for node, fabric, port in zip(NODES, self._fabrics, (first, first + 20), strict=True):
-            where = ["--node", node, "--simulate", "8xA100-80GB", "--ports", f"{port}-{port + 19}", "--fabric", fabric]
+        for node, fabric, count, port in zip(NODES, self._fabrics, self._devices, (first, first + 20), strict=True):
+            where = ["--node", node, "--simulate", f"{count}xA100-80GB", "--fabric", fabric]
+            where += ["--ports", f"{port}-{port + 19}"]
             self._add(node, agent_role(node), "agent", *where, "--lease", str(self._lease_s))
 
     def _add(self, name: str, role: str, *words: str) -> None:
