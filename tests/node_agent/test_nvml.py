@@ -376,7 +376,7 @@ def test_other_bindings_of_the_same_name_are_told_apart(monkeypatch: pytest.Monk
     ("text", "version"),
     [
         (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\nGCC version: 12.2.0\n",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\nGCC: 12.2.0\n",
             "470.256.02",
         ),
         (
