@@ -58,7 +58,7 @@ def refusals(script: Script) -> list[str]:
     return [refusal.reason for refusal in script.cluster.state.refusals]
 
 
-def anew(script: Script, name: str, order: list[int], *, known: bool = True, **more: Any) -> str:
+def anew(script: Script, name: str, order: list[int], **more: Any) -> str:
     """A node's agent begins a new life that finds the devices of the last one in this order, and knows its workers."""
     node = node_of(script, name)
     devices = [
@@ -68,13 +68,16 @@ def anew(script: Script, name: str, order: list[int], *, known: bool = True, **m
     inventory = t.Inventory(
         devices, node.inventory.cpus, node.inventory.memory_mib, node.inventory.address, node.inventory.fabric
     )
-    return anew_with(script, name, inventory, known=known, **more)
+    return anew_with(script, name, inventory, **more)
 
 
-def anew_with(script: Script, name: str, inventory: t.Inventory, *, known: bool = True, **more: Any) -> str:
+def anew_with(
+    script: Script, name: str, inventory: t.Inventory, *, workers: list[t.WorkerReport] | None = None, **more: Any
+) -> str:
+    """It begins one with this inventory, and knows all workers or these."""
     jobs = script.cluster.state.jobs
-    on_node = script.cluster.workers_on[name]
-    workers = [t.WorkerReport(job, jobs[job].attempts, rank, 77) for job, rank in on_node] if known else []
+    if workers is None:
+        workers = [t.WorkerReport(job, jobs[job].attempts, rank, 77) for job, rank in script.cluster.workers_on[name]]
     script.lives[name] = script.lives.get(name, 0) + 1
     life = f"{name}-life-{script.lives[name]}"
     script.append(t.NodeRegistered(name, life, inventory, workers, node_of(script, name).lease_ms, **more))

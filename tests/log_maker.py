@@ -3,7 +3,9 @@
 import random
 from collections.abc import Iterable
 
-from cluster_script import SECOND, Script, spec
+import msgspec
+from cluster_script import SECOND, Script, inventory, spec
+from device_script import anew_with
 
 from muster.core.decide import decide
 from muster.events import types as t
@@ -28,6 +30,9 @@ SPECS = [
 ]
 
 
+FAULTS: list[t.FaultAction] = ["fail_job", "count", "no_gangs", "suspect", "drain", "reset", "quarantine"]
+
+
 class RandomCluster(Script):
     """A cluster on which anything happens, the same for the same seed."""
 
@@ -40,6 +45,7 @@ class RandomCluster(Script):
             self.node(f"node-{number}", fabric="ib" if number < 4 else "", lease_ms=60_000)
         actions = [self._submit] * 5 + [self._start] * 4 + [self._exit] * 3 + [self._pass] * 6
         actions += [self._cancel, self._time, self._new_life, self._suspect, self._cordon, self._refuse, self._rubbish]
+        actions += [self._device]
         while len(self.entries) < entries:
             self._random.choice(actions)()
 
@@ -89,7 +95,35 @@ class RandomCluster(Script):
             if self._random.random() < 0.8
         ]
         fabric = "ib" if number < 4 else ""
-        self.node(f"node-{number}", workers=running, fabric=fabric, lease_ms=60_000)
+        name = f"node-{number}"
+        if self._random.random() < 0.5:
+            self.node(name, workers=running, fabric=fabric, lease_ms=60_000)
+        else:
+            anew_with(self, name, self._other_order(name), workers=running)
+
+    def _other_order(self, name: str) -> t.Inventory:
+        """A node's devices, or some of them, under other numbers."""
+        whole = inventory(8, fabric=self.cluster.state.nodes[name].inventory.fabric, address=f"10.0.0.{name[-1]}")
+        found = self._random.sample(whole.devices, self._random.randint(6, 8))
+        devices = [msgspec.structs.replace(device, index=place) for place, device in enumerate(found)]
+        return msgspec.structs.replace(whole, devices=devices)
+
+    def _device(self) -> None:
+        """Something happens to a device, or is done to it."""
+        node = self.cluster.state.nodes[f"node-{self._random.randint(1, 4)}"]
+        device = self._random.choice(node.inventory.devices)
+        chance = self._random.random()
+        if chance < 0.5:
+            fault = t.DeviceFault(device.index, device.uuid, "xid", self._random.choice(FAULTS), 13)
+            self.append(t.DeviceFaulted(node.name, node.incarnation, fault))
+        elif chance < 0.7:
+            self.append(t.DeviceRecovered(node.name, node.incarnation, device.index, device.uuid))
+        elif chance < 0.8:
+            use = t.ForeignUse(device.index, device.uuid, self._random.choice([0, 512, 50_000]))
+            self.append(t.ForeignUsageChanged(node.name, node.incarnation, [use]))
+        else:
+            for uuid in sorted({*node.conditions, *node.device_cordons}):
+                self.append(t.DeviceUncordoned(node.name, uuid, "ada"))
 
     def _suspect(self) -> None:
         name = f"node-{self._random.randint(1, 4)}"

@@ -71,6 +71,13 @@ def plausible(event: t.Event, script: Script, random_: random.Random) -> t.Event
         changes |= {"rank": worker.rank} if "rank" in names else {}
     changes |= {"node": node.name} if "node" in names else {}
     changes |= {"incarnation": node.incarnation} if "incarnation" in names else {}
+    if node.inventory.devices:
+        uuid = random_.choice(node.inventory.devices).uuid
+        changes |= {"uuid": uuid} if "uuid" in names else {}
+        if isinstance(event, t.DeviceFaulted):
+            changes["fault"] = msgspec.structs.replace(event.fault, uuid=uuid, job=random_.choice([0, event.fault.job]))
+        if isinstance(event, t.ForeignUsageChanged):
+            changes["foreign"] = [msgspec.structs.replace(use, uuid=uuid) for use in event.foreign]
     if isinstance(event, t.JobSubmitted):
         changes["spec"] = spec(random_.randint(1, 9), nodes=random_.choice([None, None, "any"]))
     if isinstance(event, t.NodeRegistered) and random_.random() < 0.8:
@@ -78,7 +85,13 @@ def plausible(event: t.Event, script: Script, random_: random.Random) -> t.Event
             t.WorkerReport(job_id, state.jobs[job_id].attempts, rank, 7)
             for job_id, rank in script.cluster.workers_on[node.name]
         ]
-        changes |= {"inventory": node.inventory, "workers": reports, "incarnation": f"life-{state.sequence}"}
+        inventory = node.inventory
+        if random_.random() < 0.3:
+            found = random_.sample(inventory.devices, random_.randint(0, len(inventory.devices)))
+            renamed = [msgspec.structs.replace(device, index=place) for place, device in enumerate(found)]
+            inventory = msgspec.structs.replace(inventory, devices=renamed)
+        inventory = msgspec.structs.replace(inventory, topology=[])
+        changes |= {"inventory": inventory, "workers": reports, "incarnation": f"life-{state.sequence}"}
     return msgspec.structs.replace(event, **changes)
 
 
@@ -138,6 +151,9 @@ OUTSIDE = [
     t.JobCancelRequested,
     t.NodeUncordoned,
     t.NodeUncordoned,
+    t.DeviceCordoned,
+    t.DeviceUncordoned,
+    t.DeviceUncordoned,
     t.NodeSuspected,
     t.NodeRecovered,
 ]
