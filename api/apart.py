@@ -160,7 +160,7 @@ async def run_agent(options: AgentOptions) -> None:
         agent = await stack.enter_async_context(agency(place, settings, devices, tasks))
         with waiting(f"{options.node} to be registered in the log"):
             await ready(tasks, agent.registered)
-        click.echo(f"muster agent of {options.node}: {equipment(await devices.inventory())}")
+        click.echo(f"muster agent of {options.node}: {equipment(agent.inventory)}")
         await tasks.failed()
 
 

@@ -39,6 +39,7 @@ from muster.events.binding import VisibleDevices
 from muster.events.broker import Broker, BrokerError
 from muster.events.streams import limits_for, set_up
 from muster.events.subjects import DEFAULT_PREFIX
+from muster.events.types import Inventory
 from muster.node_agent.agent import Agent, AgentSettings
 from muster.node_agent.devices import DeviceSource
 from muster.node_agent.runtime import ContainerRuntime
@@ -98,7 +99,7 @@ async def run_up(options: UpOptions) -> None:
         scheduler = await stack.enter_async_context(scheduling(place, LEASE_HOLDER, follower, tasks))
         await ready(tasks, scheduler.leading, *(agent.registered for agent in agents), timeout_s=READY_S)
         stack.enter_context(_announced(data, server.url, broker, devices))
-        await _greet(options, server.url, broker, devices)
+        _greet(options, server.url, broker, devices, agents[0].inventory)
         await tasks.failed()
 
 
@@ -155,9 +156,10 @@ def _announced(data: Path, url: str, broker: Broker, devices: dict[str, DeviceSo
         path.unlink(missing_ok=True)
 
 
-async def _greet(options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource]) -> None:
+def _greet(
+    options: UpOptions, url: str, broker: Broker, devices: dict[str, DeviceSource], inventory: Inventory
+) -> None:
     first = next(iter(devices.values()))
-    inventory = await first.inventory()
     kind = equipment(inventory)
     note = " (simulated: the jobs on them are real processes)" if is_simulated(first) else ""
     wish = "--gpus 1" if inventory.devices else "--cpus 1"

@@ -99,6 +99,11 @@ class Agent:
         self.registered = asyncio.Event()
         """Set once the log has a registration of this process."""
 
+    @property
+    def inventory(self) -> Inventory:
+        """As it was registered last."""
+        return self._inventory
+
     async def run(self) -> None:
         """Serve until stopped. Raises AgentLockedError, NameTakenError, OSError."""
         self._stopped.clear()
