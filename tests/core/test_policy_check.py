@@ -7,7 +7,7 @@ import pytest
 from muster.core.conversion import Problem, SpecError
 from muster.core.policy_check import check_policy, check_queue, check_queues, size_warnings, tree_problems
 from muster.core.queues import Tree
-from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
+from muster.events.policy import Backfill, Health, Lane, Policy, Preemption, QueueSpec
 
 
 def test_queues_in_numbers() -> None:
@@ -30,6 +30,7 @@ def test_a_policy_in_seconds() -> None:
         "backfill": {"mode": "none"},
         "preemption": {"min_runtime": "5m"},
         "lanes": [{"name": "small", "devices": "10%", "max_time": "1h30m"}],
+        "health": {"errors": 5, "window": "2d", "probation": "0s"},
     }
     assert check_policy(raw) == Policy(
         order="fair",
@@ -37,6 +38,7 @@ def test_a_policy_in_seconds() -> None:
         backfill=Backfill(mode="none"),
         preemption=Preemption(min_runtime=300),
         lanes=[Lane("small", "10%", max_time=5_400)],
+        health=Health(errors=5, window=172_800, probation=0),
     )
 
 
@@ -112,6 +114,9 @@ def test_a_queue_that_is_not_the_one_meant() -> None:
         ({"placement": "worst-fit"}, "/placement", "known here: best-fit, fragmentation, spread, tight"),
         ({"preemption": {"mode": "freeze"}}, "/preemption/mode", "known here: none, cold"),
         ({"preemption": {"min_runtime": "x"}}, "/preemption/min_runtime", "is no duration"),
+        ({"health": {"errors": 0}}, "/health/errors", ">= 1"),
+        ({"health": {"window": 0}}, "/health/window", "more than nothing"),
+        ({"health": {"probation": "soon"}}, "/health/probation", "is no duration"),
         ({"topology": ["rack", ""]}, "/topology/1", "empty"),
         (
             {"lanes": [{"name": "Small", "devices": 1}]},
