@@ -3,7 +3,17 @@
 import click
 
 from muster import __version__
-from muster.api import cli_cluster, cli_follow, cli_jobs, cli_queues, cli_serve, cli_site, cli_submit
+from muster.api import (
+    cli_cluster,
+    cli_follow,
+    cli_jobs,
+    cli_nodes,
+    cli_queues,
+    cli_serve,
+    cli_site,
+    cli_submit,
+    cli_top,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,9 +39,10 @@ for _command in (
     cli_jobs.queue,
     cli_queues.queues,
     cli_queues.policy,
-    cli_cluster.nodes,
-    cli_cluster.cordon,
-    cli_cluster.uncordon,
+    cli_nodes.nodes,
+    cli_top.top,
+    cli_nodes.cordon,
+    cli_nodes.uncordon,
     cli_cluster.events,
     cli_cluster.state,
     cli_cluster.audit,

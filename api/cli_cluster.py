@@ -1,4 +1,4 @@
-"""Commands about the cluster and its log: nodes, cordon, uncordon, events, state, audit, at."""
+"""Commands about the cluster and its log: events, state, audit, at."""
 
 import json
 import re
@@ -8,102 +8,14 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id, width
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
-from muster.api.table import clean, fields, render
-from muster.api.times import mib, to_ms, today
+from muster.api.table import clean, fields
+from muster.api.times import today
 
 RECONNECT_PAUSE_S: Final = 1.0
 RECONNECT_TRIES: Final = 30
-_DEVICE_TITLES: Final = ("DEVICE", "MODEL", "MEMORY", "HELD", "COMPUTE", "JOBS", "UUID")
-
-
-@click.command(epilog=examples("muster nodes", "muster nodes node-1", "muster nodes --at -10m"))
-@click.argument("node", required=False)
-@client_command(reads=True)
-def nodes(session: Session, node: str | None) -> None:
-    """List the nodes, or show one with its devices."""
-    if node is None:
-        session.show(session.read("/v1/nodes"), lambda page: _node_table(page["nodes"]))
-    else:
-        session.show(session.read(f"/v1/nodes/{_segment(node)}"), _node_text)
-
-
-def _segment(text: str) -> str:
-    from urllib.parse import quote  # noqa: PLC0415 - few commands need it, and every command waits for imports
-
-    return quote(text, safe="")
-
-
-def _status(node: Json) -> str:
-    return f"{node['status']},cordoned" if node["cordoned"] else str(node["status"])
-
-
-def _node_table(found: list[Json]) -> str:
-    rows = [
-        (
-            node["name"],
-            _status(node),
-            f"{node['devices_held']}/{len(node['devices'])}",
-            node["devices"][0]["model"] if node["devices"] else "",
-            node["cpus"],
-            mib(node["memory_mib"]),
-            node["fabric"],
-            ",".join(map(str, node["jobs"])),
-        )
-        for node in found
-    ]
-    return render(("NODE", "STATUS", "HELD", "MODEL", "CPUS", "MEMORY", "FABRIC", "JOBS"), rows, width=width())
-
-
-def _node_text(node: Json) -> str:
-    text = fields(
-        [
-            ("node", node["name"]),
-            ("status", _status(node)),
-            ("cordoned", node["cordoned"]),
-            ("address", node["address"]),
-            ("fabric", node["fabric"]),
-            ("labels", ", ".join(f"{name}={value}" for name, value in node["labels"].items())),
-            ("cpus", node["cpus"]),
-            ("memory", mib(node["memory_mib"])),
-            ("registered", to_ms(node["registered"])),
-            ("incarnation", node["incarnation"]),
-        ]
-    )
-    devices = [
-        (
-            device["index"],
-            device["model"],
-            mib(device["memory_mib"]),
-            mib(device["memory_held_mib"]) if device["jobs"] else "-",
-            f"{device['compute_held_milli'] / 10:g}%" if device["jobs"] else "-",
-            ",".join(map(str, device["jobs"])),
-            device["uuid"],
-        )
-        for device in node["devices"]
-    ]
-    return f"{text}\n\n{render(_DEVICE_TITLES, devices)}" if devices else text
-
-
-@click.command(epilog=examples("muster cordon node-1 --reason 'fan 3 is loud'"))
-@click.argument("node")
-@click.option("--reason", metavar="TEXT", default="", help="Why, for whoever wonders.")
-@client_command()
-def cordon(session: Session, node: str, reason: str) -> None:
-    """Give a node no new work. What runs there goes on."""
-    answer = session.client.post(f"/v1/nodes/{_segment(node)}/cordon", {"reason": reason})
-    session.show(answer, lambda _: f"{node} is cordoned")
-
-
-@click.command()
-@click.argument("node")
-@client_command()
-def uncordon(session: Session, node: str) -> None:
-    """Give a node work again."""
-    answer = session.client.post(f"/v1/nodes/{_segment(node)}/uncordon", {})
-    session.show(answer, lambda _: f"{node} takes work")
 
 
 @click.command(epilog=examples("muster events --job 42", "muster events --after 1000 --limit 20", "muster events -f"))

@@ -248,7 +248,12 @@ def test_events_state_nodes_explain_audit(muster: Muster, server: Background) ->
         "MEMORY": "79.1GiB",
         "HELD": "79.1GiB",
         "COMPUTE": "100%",
+        "USED": "-",
+        "SM": "-",
+        "TEMP": "-",
+        "POWER": "-",
         "JOBS": "2",
+        "CONDITION": "-",
         "UUID": "GPU-node-1-0",
     }
     assert "1 ready" in muster("state").output.replace("ready 1", "1 ready")

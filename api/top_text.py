@@ -1,0 +1,109 @@
+"""What `muster top` shows, as text. Standard library only."""
+
+from typing import Any, Final, NamedTuple
+
+from muster.api.client import Json
+from muster.api.device_text import ails, readings, sampled, status, usable, used_of_total
+from muster.api.table import clean, render
+
+BAR_CELLS: Final = 10
+BAR_WIDTH: Final = 110
+"""The letters of a line from which on there is room for bars."""
+_TITLES: Final = ("NODE", "DEV", "MODEL", "MEMORY", "SM", "TEMP", "POWER", "CONDITION", "JOBS")
+
+
+class Shown(NamedTuple):
+    """One moment (RFC 3339): the nodes, the jobs that run (rows by id), and how many run and wait in all."""
+
+    time: str
+    nodes: list[Json]
+    jobs: dict[int, Json]
+    running: int
+    waiting: int
+    user: str | None = None
+
+    def has(self, device: Json) -> bool:
+        """Whether a device is one that was asked for."""
+        return self.user is None or any(job in self.jobs for job in device["jobs"])
+
+
+def screen(shown: Shown, width: int, height: int) -> str:
+    """At most `height` lines of at most `width` letters; 0 = no limit."""
+    rows = [
+        _row(shown, node, device, with_bar=not width or width >= BAR_WIDTH)
+        for node in shown.nodes
+        for device in node["devices"]
+        if shown.has(device)
+    ]
+    lines = [*_head(shown), "", *(render(_TITLES, rows).split("\n") if rows else ["no devices"])]
+    if height and len(lines) > height:
+        hidden = len(lines) - height + 1
+        lines = [*lines[: height - 1], f"and {hidden} more devices: --node or --user shows fewer"]
+    return "\n".join(_cut(line, width) for line in lines)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if not width or len(line) <= width else line[: max(width - 1, 0)] + "…"
+
+
+def _head(shown: Shown) -> list[str]:
+    held = sum(node["devices_held"] for node in shown.nodes)
+    can = sum(map(usable, shown.nodes))
+    devices = sum(len(node["devices"]) for node in shown.nodes)
+    ready = sum(bool(node["available"]) for node in shown.nodes)
+    parts = [
+        f"{shown.time[11:19]} UTC",
+        f"nodes {ready} of {len(shown.nodes)} take work",
+        f"devices {held} held, {can} of {devices} usable",
+        f"jobs {shown.running} running, {shown.waiting} waiting",
+    ]
+    ailing = [clean(f"{node['name']}: {word}") for node in shown.nodes if (word := _ailing(node))]
+    return ["  ".join(parts), *ailing]
+
+
+def _ailing(node: Json) -> str:
+    """Why a node as a whole takes no work."""
+    if node["available"]:
+        return ""
+    why = "; ".join(node[word] for word in ("cordoned", "degraded") if node[word])
+    return f"{status(node)}{f' ({why})' if why else ''}"
+
+
+def _row(shown: Shown, node: Json, device: Json, *, with_bar: bool) -> tuple[object, ...]:
+    memory = used_of_total(device)
+    bar = _bar(device) if with_bar else ""
+    jobs = ", ".join(_job(shown, job) for job in device["jobs"])
+    return (
+        node["name"],
+        device["index"],
+        device["model"],
+        f"{bar} {memory}" if bar else memory,
+        *readings(device),
+        ails(device),
+        jobs,
+    )
+
+
+def _bar(device: Json) -> str:
+    used, total = sampled(device, "memory_used_mib"), sampled(device, "memory_total_mib")
+    if used is None or not total:
+        return ""
+    full = min(BAR_CELLS, -(-used * BAR_CELLS // total))
+    return f"[{'#' * full}{'.' * (BAR_CELLS - full)}]"
+
+
+def _job(shown: Shown, job: int) -> str:
+    row: Any = shown.jobs.get(job)
+    return str(job) if row is None else f"{job} {row['name']} ({row['user']})"
+
+
+def json_of(shown: Shown, sequence: int) -> Json:
+    """The same for a program."""
+    return {
+        "time": shown.time,
+        "sequence": sequence,
+        "running": shown.running,
+        "waiting": shown.waiting,
+        "nodes": shown.nodes,
+        "jobs": list(shown.jobs.values()),
+    }
