@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from nvml_machine import a100x8
 
 from muster.api.cli import main
 
@@ -291,3 +292,24 @@ def test_the_demonstration_proves_itself() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
     assert "all of it is so" in found.stdout
     assert "in another terminal" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "visible"),
+    [
+        ([], "GPU-a100-5"),
+        (["--visible-devices", "index"], "0"),
+    ],
+)
+def test_jobs_see_this_machine_s_devices_by_uuid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], visible: str
+) -> None:
+    machine = a100x8(tmp_path / "machine")
+    machine.gpus = machine.gpus[5:6]
+    machine.write()
+    monkeypatch.setenv("LD_LIBRARY_PATH", machine.env["LD_LIBRARY_PATH"])
+    with running(tmp_path / "data", *options) as up:
+        told = up.call("run", "--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert visible in told.splitlines()
+        [node] = json.loads(up.call("nodes", "--json"))["nodes"]
+        assert [(device["uuid"], device["model"]) for device in node["devices"]] == [("GPU-a100-5", "A100-80GB")]
