@@ -125,6 +125,8 @@ async def test_a_worker_sees_exactly_its_environment(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "42017",
         "OMP_NUM_THREADS": "8",
+        "NCCL_SOCKET_IFNAME": "=lo",
+        "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
