@@ -44,13 +44,14 @@ class Limits(NamedTuple):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What a keeper executes, and as whom (None = as its agent). `variables` is the text of a container's file of
-    those, `cleanup` the command that removes the container; both are empty for a plain process."""
+    """What a keeper executes, and as whom (None = as its agent); `owner` is whose its folders are. For a container:
+    `variables` is the text of its file of those, `cleanup` the command that removes it; else both are empty."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str
     account: Account | None = None
+    owner: Account | None = None
     variables: str = ""
     cleanup: list[str] = []
 
@@ -89,7 +90,7 @@ def plain(command: StartWorker, plan: Launch, person: Person | None) -> Program:
         return Program(plan.argv, plan.env, plan.cwd)
     env = {name: value for name, value in plan.env.items() if name != "TMPDIR" or name in command.env}
     own = {name: value for name, value in person.environment().items() if name not in command.env}
-    return Program(plan.argv, {**env, **own}, plan.cwd, person.account)
+    return Program(plan.argv, {**env, **own}, plan.cwd, person.account, person.account)
 
 
 def in_container(engine: Engine | None, person: Person | None, uid: int, gid: int) -> Account | None:
@@ -134,6 +135,7 @@ def container(
         argv=argv,
         env={**own_env, MARKER: token},
         cwd=f"{folder}/work",
+        owner=account,
         variables=_lines(_variables(engine, command, plan)),
         cleanup=[engine.path, "rm", "--force", *ignore, name],
     )

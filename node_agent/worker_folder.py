@@ -96,19 +96,21 @@ class WorkerFolder:
         self.output = path / "output"
         self.work = path / "work"
 
-    def prepare(self, ticket: Ticket, programs: Iterable[str] = (), variables: str = "") -> None:
+    def prepare(
+        self, ticket: Ticket, programs: Iterable[str] = (), variables: str = "", owner: Account | None = None
+    ) -> None:
         """Make the folder, with these programs of ours and a container's variables, and put the ticket there, last and
-        at once. An account of the worker's own gets to what is its. Raises OSError."""
+        at once. An `owner` other than the agent gets to what is the worker's own. Raises OSError."""
         self.path.mkdir(mode=0o700)
         for name in ("work", "cache", "bin"):
             (self.path / name).mkdir()
         for program in programs:
             shutil.copy(Path(__file__).with_name(f"{program}_program.py"), self.path / "bin" / program)
-        if ticket.account is not None:
+        if owner is not None:
             self.path.chmod(0o711)
             for name in ("work", "cache"):
                 (self.path / name).chmod(0o700)
-                os.chown(self.path / name, ticket.account.uid, ticket.account.gid)
+                os.chown(self.path / name, owner.uid, owner.gid)
         if variables:
             write_file(str(self.path / VARIABLES), variables)
         os.mkfifo(self.path / "control", 0o600)

@@ -20,7 +20,7 @@ import msgspec
 from muster.events.binding import VisibleDevices, worker_name
 from muster.events.types import ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
-from muster.node_agent.accounts import Account, person_for, unreachable
+from muster.node_agent.accounts import person_for, unreachable
 from muster.node_agent.booking import claims_mib
 from muster.node_agent.cgroups import limits_of
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
@@ -156,12 +156,12 @@ class Workers:
         folder = self.folder_of(key)
         plan = self._plan(command, folder, inventory)
         program = self._program(command, plan, folder)
+        self._check_way(command, program)
         ticket = self._ticket(command, program, plan.env[MARKER], lease, claims)
         try:
             if folder.path.exists():
                 folder.remove()
-            folder.prepare(ticket, plan.programs, program.variables)
-            self._check_way(folder, command, program.account)
+            folder.prepare(ticket, plan.programs, program.variables, program.owner)
         except (OSError, ValueError) as error:
             folder.remove()
             raise RefusalError(f"its folder cannot be made: {error}") from error
@@ -189,12 +189,18 @@ class Workers:
         user = in_container(settings.engine, person, os.geteuid(), os.getegid())
         return container(settings.engine, command, plan, str(folder.path), settings.own_env, user, limits)
 
-    def _check_way(self, folder: WorkerFolder, command: StartWorker, account: Account | None) -> None:
-        """Raises RefusalError where the account does not get to its own folder. Raises OSError."""
-        blocked = unreachable(folder.work, account) if account is not None else None
-        if blocked is not None:
-            folder.remove()
-            raise RefusalError(f"{command.user} cannot get to its folder on this node: {blocked} is closed to others")
+    def _check_way(self, command: StartWorker, program: Program) -> None:
+        """An account must get to its worker's folder, and into a container it brings no folder that it could not enter
+        outside. Raises RefusalError."""
+        way = self._folder if program.account is not None else Path(command.workdir) if command.workdir else None
+        if program.owner is None or way is None:
+            return
+        try:
+            closed = unreachable(way, program.owner)
+        except OSError as error:
+            raise RefusalError(f"{way}: {error.strerror}") from error
+        if closed is not None:
+            raise RefusalError(f"{command.user} cannot get to {way} on this node: {closed} is closed to others")
 
     def _ticket(
         self, command: StartWorker, program: Program, token: str, lease: Lease, claims: dict[str, int]

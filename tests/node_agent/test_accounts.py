@@ -130,7 +130,7 @@ async def test_a_data_folder_on_a_way_that_is_closed_refuses_with_its_name(
     await link.command(start(life, "true", user=NAME))
     refused = await link.fact(WorkerRefused, job=5)
 
-    assert refused.reason.startswith(f"{NAME} cannot get to its folder on this node: /")
+    assert refused.reason.startswith(f"{NAME} cannot get to {data / 'workers'} on this node: /")
     assert list((data / "workers").iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import tarfile
@@ -248,6 +249,21 @@ async def test_the_container_of_a_keeper_that_was_killed_is_removed_by_the_agent
     assert not (engine_folder / name).exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_an_account_brings_no_folder_that_it_could_not_enter_itself(
+    new_node: NewNode, link: FakeLink, engine_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed" / "open").mkdir(mode=0o755)
+    life = (await new_node(container_runtime="docker", run_as="daemon").registered()).incarnation
+
+    await link.command(start(life, "true", image="pytorch:2", workdir=str(tmp_path / "closed" / "open")))
+    refused = await link.fact(WorkerRefused, job=5)
+
+    assert refused.reason.endswith("is closed to others")
+    assert not (engine_folder / "calls").exists()
+
+
 async def test_an_image_on_a_node_without_an_engine_is_refused(new_node: NewNode, link: FakeLink) -> None:
     life = (await new_node(container_runtime="none").registered()).incarnation
 
@@ -331,6 +347,24 @@ async def test_podman_runs_a_worker_with_its_variables_and_its_folder(
     assert exited.exit.exit_code == 7
     assert (folder / "work/made").read_text() == "made\n"
     assert left_in_podman() == []
+
+
+async def test_podman_runs_a_worker_as_its_account(
+    new_node: NewNode, link: FakeLink, podman: str, tmp_path: Path
+) -> None:
+    entry = pwd.getpwnam("daemon")
+    life = (await new_node(container_runtime="podman", run_as="daemon").registered()).incarnation
+
+    await link.command(
+        start(life, "id -u; id -g; cat ../claimed; echo made > made", image=podman, indices=[], cpus=1, memory_mib=256)
+    )
+    exited = await link.fact(WorkerExited, job=5)
+
+    folder = tmp_path / "data/workers/5.1.0"
+    lines = (folder / "output").read_text().splitlines()
+    assert lines[:2] == [str(entry.pw_uid), str(entry.pw_gid)]
+    assert "No such file" in lines[2]
+    assert (exited.exit.exit_code, (folder / "work/made").stat().st_uid) == (0, entry.pw_uid)
 
 
 async def test_podman_ends_with_its_worker(new_node: NewNode, link: FakeLink, podman: str) -> None:
