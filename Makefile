@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := pytorch tensorflow jax mindspore
 FRAMEWORK_VENVS := .venv-frameworks
 
-.PHONY: help demo up test test-slow test-frameworks check bench clean
+.PHONY: help demo up test test-slow test-frameworks test-gpu check bench clean
 
 help:
 	@echo "make demo             a gang of real processes, from submission to audit, on a cluster of simulated GPUs"
@@ -15,6 +15,7 @@ help:
 	@echo "make test             the tests"
 	@echo "make test-slow        long rounds of fault injection"
 	@echo "make test-frameworks  PyTorch, TensorFlow, JAX and MindSpore, each in an environment of its own (6 GB in all)"
+	@echo "make test-gpu         a short check on a machine that has GPUs, against nvidia-smi"
 	@echo "make check            formatting, lint, types, architecture"
 	@echo "make bench            measurements, as docs/performance.md shows them"
 
@@ -47,6 +48,9 @@ $(FRAMEWORK_VENVS)/%/.installed: tests/frameworks/requirements/%.txt
 
 test-frameworks: $(STAMP) $(FRAMEWORKS:%=$(FRAMEWORK_VENVS)/%/.installed)
 	@$(BIN)/python -m pytest -m frameworks -v tests/frameworks
+
+test-gpu: $(STAMP)
+	@$(BIN)/python -m pytest -m gpu -v -rs tests/gpu
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
