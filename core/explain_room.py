@@ -171,7 +171,8 @@ def _node_reasons(turn: Turn, needed: RoomNeeded | None, refused: list[Refused])
     silent = [node.name for node in might if node.status != "ready"]
     yield from _shut("silent", "silent, so what runs there is kept and nothing new comes", silent)
     yield from _degraded([node for node in might if node.degraded])
-    yield from _ill(turn, might)
+    mismatches = {each.node for each in refused if not each.matches}
+    yield from _ill(turn, [node for node in nodes.values() if node.name not in mismatches])
     strays = [node.name for node in might if node.strays]
     yield from _shut("strays", "not free yet of a worker of an earlier attempt", strays)
     excluded = [node.name for node in might if node.name in turn.asker.excluded]

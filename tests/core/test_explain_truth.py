@@ -5,6 +5,7 @@ import random
 import msgspec
 import pytest
 from cluster_script import Script, spec
+from device_script import fault, foreign
 from law_world import (
     Amounts,
     Books,
@@ -14,11 +15,13 @@ from law_world import (
     device_mib,
     free_now,
     nothing_runs,
+    takes_none,
+    takes_one,
 )
 
 from muster.core.explain import FITS, explain, summaries
 from muster.core.explanation import Explanation, Reason
-from muster.core.state import Job
+from muster.core.state import Job, Node
 from muster.events import types as t
 from muster.events.policy import Backfill, Lane, Policy, Preemption, QueueSpec
 from muster.events.spec import GpuSpec, JobSpec, LimitsSpec, PreemptionSpec
@@ -127,7 +130,9 @@ def happen(script: Script, random_: random.Random) -> None:
             script.start(job.id)
     live = [job.id for job in jobs if job.phase in ("RUNNING", "STOPPING")]
     node = random_.choice(list(script.cluster.state.nodes.values()))
-    match random_.choice(["end", "time", "cordon", "silent", "refuse", "nothing"]):
+    match random_.choice(
+        ["end", "time", "cordon", "silent", "refuse", "nothing", "device", "device", "foreign", "ill"]
+    ):
         case "end" if live:
             script.exit(random_.choice(live))
         case "time":
@@ -136,6 +141,13 @@ def happen(script: Script, random_: random.Random) -> None:
             script.append(t.NodeCordoned(node.name, "ada", "fan"))
         case "silent" if node.status == "ready":
             script.append(t.NodeSuspected(node.name, node.incarnation, 0, 600_000))
+        case "device":
+            what: t.FaultAction = random_.choice(["no_gangs", "suspect", "drain", "quarantine"])
+            fault(script, random_.randrange(len(node.inventory.devices)), what, node.name)
+        case "foreign":
+            foreign(script, {random_.randrange(len(node.inventory.devices)): 50_000}, node.name)
+        case "ill":
+            script.append(t.NodeDegraded(node.name, node.incarnation, "nvml_hung", "no answer"))
         case "refuse" if live:
             script.job(random_.choice(live)).excluded  # noqa: B018  only nodes refuse
 
@@ -174,6 +186,12 @@ def check_reason(script: Script, job: Job, reason: Reason, told: Explanation) ->
         case "silent":
             assert reason.nodes
             assert all(state.nodes[name].status != "ready" for name in reason.nodes)
+        case "degraded":
+            assert reason.nodes
+            assert all(state.nodes[name].degraded for name in reason.nodes)
+        case "devices":
+            assert reason.nodes
+            assert all(ill(state.nodes[name], job) for name in reason.nodes)
         case "reservation":
             assert reason.jobs
             assert set(reason.jobs) <= state.rooms.keys()
@@ -205,15 +223,24 @@ def check_bound(books: Books, job: Job, reason: Reason) -> None:
         assert set(reason.jobs) <= holders
 
 
+def ill(node: Node, job: Job) -> bool:
+    """Whether something is wrong with devices of a node for a job."""
+    return any(
+        takes_none(node, device) or (job.spec.gpus > 1 and takes_one(node, device)) or device.uuid in node.foreign_mib
+        for device in node.inventory.devices
+    )
+
+
 def free_devices(books: Books, job: Job) -> int:
     """How many devices of nodes that take new work have the memory and the compute asked for."""
     free = free_now(books)
     return sum(
         compute >= compute_of(job) and mib >= device_mib(job, device)
         for name, node in books.state.nodes.items()
-        if node.status == "ready" and not node.cordoned and not node.strays
+        if node.status == "ready" and not (node.cordoned or node.strays or node.degraded)
         for device, (compute, mib) in zip(node.inventory.devices, free[name].devices, strict=True)
         if job.spec.gpu.model is None or device.model in job.spec.gpu.model
+        if job.spec.gpus == 1 or not takes_one(node, device)
     )
 
 
@@ -234,6 +261,12 @@ def remove(script: Script, job: Job, reason: Reason) -> None:
         case "silent":
             for name in reason.nodes:
                 back(script, name)
+        case "degraded":
+            for name in reason.nodes:
+                script.append(t.NodeRestored(name, state.nodes[name].incarnation))
+        case "devices":
+            for name in reason.nodes:
+                heal(script, name)
         case "excluded":
             script.advance(600)
         case "lane":
@@ -264,6 +297,13 @@ def back(script: Script, name: str) -> None:
         script.append(t.NodeRecovered(name, node.incarnation))
     else:
         script.append(t.NodeRegistered(name, f"{node.incarnation}-again", node.inventory, [], 120_000))
+
+
+def heal(script: Script, name: str) -> None:
+    """Nothing is wrong with a node's devices any more."""
+    for uuid in list(script.cluster.state.nodes[name].conditions):
+        script.append(t.DeviceUncordoned(name, uuid, "ada"))
+    foreign(script, {}, name)
 
 
 def configure(script: Script, name: str, **fields: object) -> None:
@@ -301,7 +341,8 @@ def jobs_named(told: Explanation) -> set[int]:
 def another_state(told: Explanation, then: Explanation, named: set[int]) -> bool:
     """Whether it is another's turn now, or more is kept for others than before."""
     before, after = ({reason.kind for reason in each.reasons} for each in (told, then))
-    return bool(jobs_named(then) - named) or "capacity" in before or ("kept" in after and "kept" not in before)
+    kept = {"kept", "lane"}  # lanes count what other queues keep
+    return bool(jobs_named(then) - named) or "capacity" in before or bool(kept & (after - before))
 
 
 def remove_all(script: Script, job_id: int) -> Explanation:
