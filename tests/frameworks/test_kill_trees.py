@@ -1,6 +1,7 @@
 """Launchers whose processes are sessions of their own, and outlive them: after a cancellation none lives, and until
 then their devices are held."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,15 @@ from frameworks.framework_user import path_of
 from integration.processes import processes_with, until_answer
 from integration.site import Site
 
-from muster.node_agent import tree
-
 pytestmark = pytest.mark.frameworks
 
 STUBBORN = Path(__file__).with_name("stubborn.py")
 
 
-def cgroups(job: int) -> list[Path]:
-    """The cgroups of a job's workers, where this machine has any."""
-    own = tree.own_cgroup()
-    return list(Path(own, "muster").glob(f"{job}.1.*")) if own else []
+def cgroups(folder: Path) -> list[Path]:
+    """The cgroups of all workers of a site, where this machine has any: their keepers' tickets name them."""
+    tickets = folder.glob("node-*/data/agents/*/workers/*/claimed")
+    return [Path(named) for ticket in tickets if (named := json.loads(ticket.read_text())["cgroup"])]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,9 @@ async def test_cancelled(tmp_path: Path, framework: str, launcher: str, processe
             return len(alive()) >= processes
 
         await until_answer(all_there, f"{launcher} has started its processes", 120)
-        assert len(cgroups(job)) in (0, 2)
+        held_by = cgroups(tmp_path)
+        assert len(held_by) in (0, 2)
+        assert all(cgroup.is_dir() for cgroup in held_by)
         await site.muster("cancel", str(job))
         held = 0
 
@@ -70,5 +71,5 @@ async def test_cancelled(tmp_path: Path, framework: str, launcher: str, processe
         assert alive() == set()
         for node in (await site.get("/v1/nodes"))["nodes"]:
             assert node["devices_held"] == 0
-        assert cgroups(job) == []
+        assert not any(cgroup.exists() for cgroup in held_by)
         assert "clean" in await site.muster("audit")
