@@ -101,6 +101,10 @@ class NodeRoom:
             self.fits_device(index, demand) for index in share.devices
         )
 
+    def is_overbooked(self, share: Share) -> bool:
+        """Whether more is claimed than there is, of what a share is part of."""
+        return min(self.cpus, self.memory_mib, *(self.device_memory_mib[index] for index in share.devices)) < 0
+
     def sharing(self, model: str) -> int:
         """The most compute left on a device of a model that is in use and has memory left, in thousandths."""
         if not self.shared:

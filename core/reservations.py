@@ -1,6 +1,5 @@
 """Rooms that are reserved: used as soon as they are free, and let go when nobody needs them or they are no more."""
 
-from muster.core.cluster import Cluster
 from muster.core.health import ailing, ailments_of
 from muster.core.ledger import Obstacle, negative
 from muster.core.node_room import NodeRoom
@@ -17,7 +16,7 @@ def use_reservations(draft: Draft) -> bool:
             if not draft.release(job, "beneficiary_gone", f"job {job.id} is {job.phase}"):
                 return False
             continue
-        loss = _loss(cluster, room) or _bar(draft, job, room)
+        loss = _loss(draft, room) or _bar(draft, job, room)
         if loss:
             if not draft.release(job, "room_lost", loss):
                 return False
@@ -30,8 +29,9 @@ def use_reservations(draft: Draft) -> bool:
     return True
 
 
-def _loss(cluster: Cluster, room: Room) -> str:
+def _loss(draft: Draft, room: Room) -> str:
     """Why the room is no more ("" = it is)."""
+    cluster = draft.cluster
     lives = {place.node: place.incarnation for place in room.placements}
     for share, demand in cluster.room_claims(room):
         node = cluster.state.nodes.get(share.node)
@@ -45,10 +45,10 @@ def _loss(cluster: Cluster, room: Room) -> str:
             return f"{share.node} is degraded: {node.degraded}"
         if any(index >= len(node.inventory.devices) for index in share.devices):
             return f"{share.node} has not all of its devices any more"
-        if node.incarnation != lives[share.node] or not NodeRoom(node.inventory).holds(share, demand):
-            return f"{share.node} has changed"
-        if not NodeRoom(node.inventory, ailments_of(node)).holds(share, demand):
-            return f"{share.node}: {ailing(node, share.devices, cluster.state.time_at)}"
+        alone = NodeRoom(node.inventory, ailments_of(node)).holds(share, demand)
+        if node.incarnation != lives[share.node] or not alone or draft.later(share.node).is_overbooked(share):
+            ill = ailing(node, share.devices, cluster.state.time_at)
+            return f"{share.node}: {ill}" if ill else f"{share.node} has changed"
     return ""
 
 

@@ -211,6 +211,20 @@ def test_a_room_on_a_device_that_is_gone_or_decided_for_an_earlier_life_is_lost(
     assert lost.detail == "node-1 has changed"
 
 
+def test_a_room_beside_other_work_is_lost_when_foreign_processes_take_what_is_between() -> None:
+    script = cluster(1, 1, AT_ONCE)
+    _, low = running(script, spec(1, gpu=HALF, priority=900), spec(1, gpu=HALF, priority=0))
+    high = script.submit(spec(1, gpu=HALF, priority=600))
+    assert victims(script.settle()) == [low]
+    foreign(script, {0: 256})  # the two halves are all of the device
+    (lost,) = [event for event in script.settle() if isinstance(event, t.RoomReleased)]
+    assert (lost.job, lost.detail) == (high, "node-1: device 0: 256 MiB used by foreign processes")
+    foreign(script, {})
+    stop(script, low)
+    script.settle()
+    assert script.job(high).phase == "STARTING"
+
+
 # -- probation ------------------------------------------------------------------------------------------------------
 
 
