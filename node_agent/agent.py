@@ -41,6 +41,7 @@ from muster.node_agent.keepers import Keepers
 from muster.node_agent.lease import NS_PER_MS, Lease
 from muster.node_agent.link import AgentLink
 from muster.node_agent.outbox import Outbox
+from muster.node_agent.prepare import LaunchSettings
 from muster.node_agent.readings import Worktree
 from muster.node_agent.refusal import RefusalError
 from muster.node_agent.reporter import Reporter
@@ -49,7 +50,7 @@ from muster.node_agent.runtime import ContainerRuntime, find_engine
 from muster.node_agent.watch import DeviceWatch
 from muster.node_agent.worker import Key, Worker
 from muster.node_agent.worker_folder import StopOrder
-from muster.node_agent.workers import LaunchSettings, Workers
+from muster.node_agent.workers import Workers
 
 logger = logging.getLogger(__name__)
 

@@ -9,27 +9,20 @@ import contextlib
 import errno
 import logging
 import os
-import secrets
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from muster.events.binding import VisibleDevices, worker_name
 from muster.events.types import ExitStatus, Inventory, StartWorker, WorkerReport
 from muster.node_agent import tree
-from muster.node_agent.accounts import person_for, unreachable
 from muster.node_agent.booking import claims_mib
-from muster.node_agent.cgroups import limits_of
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
-from muster.node_agent.launch import MARKER, Launch, launch
 from muster.node_agent.lease import Lease
+from muster.node_agent.prepare import LaunchSettings, prepared
 from muster.node_agent.refusal import RefusalError
-from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, own_ulimits, plain
 from muster.node_agent.worker import Key, Reports, Worker
-from muster.node_agent.worker_folder import StopOrder, Ticket, WorkerFolder, lost
+from muster.node_agent.worker_folder import StopOrder, WorkerFolder, lost
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +40,6 @@ RETRY_S: Final = 1.0
 
 
 Settle = Callable[[Worker], Awaitable[None]]
-
-
-class LaunchSettings(msgspec.Struct, frozen=True):
-    """How workers are launched. `cgroup` is where theirs may be made ("" = nowhere), with these `controllers`. `run_as`
-    is an account's name, `accounts.SAME`, or "" for the agent's own; without an `engine` no containers are run;
-    `max_processes` 0 = no limit."""
-
-    own_env: dict[str, str]
-    visible: VisibleDevices
-    cgroup: str
-    controllers: frozenset[str] = frozenset()
-    run_as: str = ""
-    allow_root: bool = False
-    engine: Engine | None = None
-    max_processes: int = 0
 
 
 class Workers:
@@ -154,77 +132,17 @@ class Workers:
             raise RefusalError("this worker is on the node already")
         claims = claims_mib(command, inventory, [worker.ticket for worker in self.running()])
         folder = self.folder_of(key)
-        plan = self._plan(command, folder, inventory)
-        program = self._program(command, plan, folder)
-        self._check_way(command, program)
-        ticket = self._ticket(command, program, plan.env[MARKER], lease, claims)
+        made = prepared(command, folder, inventory, lease, claims, self._settings)
         try:
             if folder.path.exists():
                 folder.remove()
-            folder.prepare(ticket, plan.programs, program.variables, program.owner)
+            folder.prepare(made.ticket, made.programs, made.variables, made.owner)
         except (OSError, ValueError) as error:
             folder.remove()
             raise RefusalError(f"its folder cannot be made: {error}") from error
-        worker = Worker(ticket, folder, sequence, command.incarnation)
+        worker = Worker(made.ticket, folder, sequence, command.incarnation)
         self._workers[key] = worker
         self._spawn(self._begin(worker))
-
-    def _plan(self, command: StartWorker, folder: WorkerFolder, inventory: Inventory) -> Launch:
-        ours = [name for name, address in inventory.addresses.items() if address == inventory.address]
-        return launch(
-            command,
-            self._settings.own_env,
-            str(folder.path),
-            secrets.token_hex(8),
-            "uuid" if command.image else self._settings.visible,  # a container numbers its devices anew
-            ours[0] if ours else "",
-        )
-
-    def _program(self, command: StartWorker, plan: Launch, folder: WorkerFolder) -> Program:
-        settings = self._settings
-        person = person_for(settings.run_as, command.user, allow_root=settings.allow_root) if settings.run_as else None
-        if not command.image:
-            return plain(command, plan, person)
-        limits = Limits(settings.max_processes, own_ulimits())
-        user = in_container(settings.engine, person, os.geteuid(), os.getegid())
-        return container(settings.engine, command, plan, str(folder.path), settings.own_env, user, limits)
-
-    def _check_way(self, command: StartWorker, program: Program) -> None:
-        """An account must get to its worker's folder, and into a container it brings no folder that it could not enter
-        outside. Raises RefusalError."""
-        way = self._folder if program.account is not None else Path(command.workdir) if command.workdir else None
-        if program.owner is None or way is None:
-            return
-        try:
-            closed = unreachable(way, program.owner)
-        except OSError as error:
-            raise RefusalError(f"{way}: {error.strerror}") from error
-        if closed is not None:
-            raise RefusalError(f"{command.user} cannot get to {way} on this node: {closed} is closed to others")
-
-    def _ticket(
-        self, command: StartWorker, program: Program, token: str, lease: Lease, claims: dict[str, int]
-    ) -> Ticket:
-        settings = self._settings
-        leased = command.leased and lease.lease_ms > 0
-        limits = limits_of(settings.controllers, command.cpus, command.memory_mib, settings.max_processes)
-        return Ticket(
-            job=command.job,
-            attempt=command.attempt,
-            rank=command.rank,
-            argv=program.argv,
-            env=program.env,
-            cwd=program.cwd,
-            token=token,
-            cgroup=f"{settings.cgroup}/{worker_name(command)}-{token}" if settings.cgroup else "",
-            lease_path=str(lease.path) if leased else "",
-            lease_deadline_ns=lease.deadline_ns if leased else 0,
-            claims_mib=claims,
-            compute=command.compute,
-            account=program.account,
-            limits={} if command.image else limits,  # a container has its own cgroup
-            cleanup=program.cleanup,
-        )
 
     async def _begin(self, worker: Worker) -> None:
         for _ in range(START_TRIES):
