@@ -78,7 +78,7 @@ class Library:
         paths = self._paths(devices) if ask.kind == "inventory" else []
         self._speaker.tell(Touching(""))
         return MachineReading(
-            driver=self._reader.ask(self._nvml.nvmlSystemGetDriverVersion) or "",
+            driver=self._reader.driver,
             kernel_driver=self._kernel_driver,
             devices=devices,
             paths=paths,

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from muster.events.telemetry import DeviceSample
 from muster.events.types import Device, DeviceFault, FaultAction, FaultCause, Inventory
 from muster.node_agent.devices import Degraded, Look
@@ -121,26 +123,35 @@ class NvmlDevices:
                 return Degraded(kind, str(self._trouble))
 
     def _learn(self, reading: MachineReading) -> None:
-        readable = list(_by_uuid(reading).values())
-        seen = Seen([self._device(one) for one in readable], links_between(readable, reading.paths))
-        known = merged(self._known, seen, reading.driver)
-        if known == self._known:
+        for one in reading.devices:
+            if one.trouble is not None:
+                logger.warning("NVML's device %d (%s) is %s", one.nvml_index, one.pci_bus_id or "?", one.trouble)
+        readable, known = list(_by_uuid(reading).values()), self._known_by_uuid()
+        seen = Seen(
+            [self._device(one, known.get(one.uuid)) for one in readable], links_between(readable, reading.paths)
+        )
+        now = merged(self._known, seen, reading.driver)
+        if now == self._known:
             return
-        self._known = known
+        self._known = now
         try:
-            write_known(self._path, known)
+            write_known(self._path, now)
         except OSError as error:
             logger.warning("which devices there are cannot be kept: %s", error)
 
     # -- devices ------------------------------------------------------------------------------------------------
 
-    def _device(self, reading: DeviceReading) -> Device:
+    def _known_by_uuid(self) -> dict[str, Device]:
+        return {device.uuid: device for device in self._known.devices}
+
+    def _device(self, reading: DeviceReading, was: Device | None) -> Device:
+        """What a reading leaves open stays as it was."""
         total_mib, usable_mib = self._memory_mib(reading)
-        model = model_of(reading.name, total_mib) or "unknown"
-        return Device(
+        model = model_of(reading.name, total_mib)
+        device = Device(
             index=0,
             uuid=reading.uuid,
-            model=model,
+            model=model or "unknown",
             memory_mib=usable_mib,
             nominal_mib=nominal_mib(model, total_mib),
             pci_bus_id=reading.pci_bus_id,
@@ -151,6 +162,10 @@ class NvmlDevices:
             unified=self._is_unified(reading),
             domain=reading.domain,
         )
+        if was is not None and (not reading.name or (usable_mib == 0 and was.memory_mib > 0)):
+            size = {"model": was.model, "memory_mib": was.memory_mib, "nominal_mib": was.nominal_mib}
+            device = msgspec.structs.replace(device, **size)
+        return device
 
     def _memory_mib(self, reading: DeviceReading) -> tuple[int, int]:
         """Total and usable; 0 = unknown."""
@@ -169,17 +184,10 @@ class NvmlDevices:
 
     def _has_changed(self, reading: MachineReading) -> bool:
         """Whether the devices are not those of the inventory: others, elsewhere, or of another kind now."""
-        known = {device.uuid: device for device in self._known.devices}
+        known = self._known_by_uuid()
         for uuid, one in _by_uuid(reading).items():
             was = known.get(uuid)
-            if was is None:
-                return True
-            now = self._device(one)
-            if one.memory is None and not now.unified:  # a fault, and not another device
-                now_memory, was_memory = False, False
-            else:
-                now_memory, was_memory = now.memory_mib > 0, was.memory_mib > 0
-            if (now.pci_bus_id, now.mig, now.domain, now_memory) != (was.pci_bus_id, was.mig, was.domain, was_memory):
+            if was is None or _kind(self._device(one, was)) != _kind(was):
                 return True
         return False
 
@@ -223,6 +231,11 @@ class NvmlDevices:
             return total_mib, total_mib - available_mib, 0
         memory = reading.memory
         return (None, None, None) if memory is None else (memory.total_mib, memory.used_mib, memory.reserved_mib)
+
+
+def _kind(device: Device) -> tuple[str, bool, str, bool]:
+    """What makes it another device for whom it is given to."""
+    return device.pci_bus_id, device.mig, device.domain, device.memory_mib > 0
 
 
 def _by_uuid(machine: MachineReading) -> dict[str, DeviceReading]:

@@ -16,6 +16,7 @@ MIB: Final = 1 << 20
 SWITCH: Final = "switch"
 NUMA_WORDS: Final = 16  # of 64 nodes each
 _FABRIC_COMPLETED: Final = 3
+_RIGHT_SINCE_535: Final = 86
 T = TypeVar("T")
 
 
@@ -37,6 +38,8 @@ class Reader:
         self._sysfs = sysfs
         self._errors = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)
         self._static: dict[str, Static] = {}
+        self.driver = _text(self.ask(nvml.nvmlSystemGetDriverVersion) or "")
+        self._wrong_processes = tells_wrong_processes(self.driver)
 
     def ask(self, question: Callable[[], T]) -> T | None:
         """The answer; None where there is none."""
@@ -196,8 +199,8 @@ class Reader:
         )
 
     def _processes(self, handle: Any) -> list[ProcessReading] | None:
-        """Compute and graphics together; None where the compute ones cannot be had."""
-        compute = self._listed(handle, "Compute")
+        """Compute and graphics together; None where the compute ones cannot be had, or cannot be trusted."""
+        compute = None if self._wrong_processes else self._listed(handle, "Compute")
         if compute is None:
             return None
         found: dict[int, int | None] = {}
@@ -214,6 +217,13 @@ class Reader:
             if listed is not None:
                 return listed
         return None
+
+
+def tells_wrong_processes(driver: str) -> bool:
+    """Drivers 535.43 to 535.85 list processes that are not there."""
+    series, _, rest = driver.partition(".")
+    release = rest.partition(".")[0]
+    return series == "535" and release.isdecimal() and int(release) < _RIGHT_SINCE_535
 
 
 def bus_id_of(info: Any) -> str:

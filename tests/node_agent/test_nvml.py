@@ -117,6 +117,18 @@ async def test_an_old_driver_lacks_the_newer_calls(tmp_path: Path, start: NewPro
     assert (device.processes, device.domain) == ([ProcessReading(7, 1_000)], "")
 
 
+@pytest.mark.parametrize(
+    ("driver", "processes"),
+    [("535.54.03", None), ("535.86.10", [ProcessReading(7, 900)]), ("530.30.02", [ProcessReading(7, 900)])],
+)
+async def test_drivers_that_list_processes_which_are_not_there(
+    tmp_path: Path, start: NewProcess, driver: str, processes: list[ProcessReading] | None
+) -> None:
+    machine = Machine(tmp_path / "m", [Gpu("00000000:41:00.0", "GPU-1", processes=[(7, 900)])], driver=driver)
+    (device,) = (await start(machine).inventory()).devices
+    assert device.processes == processes
+
+
 async def test_numa_nodes_without_cpus_are_not_the_nearest(tmp_path: Path, start: NewProcess) -> None:
     """And where NVML does not know, the kernel's word for the PCI device counts; -1 is unknown."""
     machine = Machine(

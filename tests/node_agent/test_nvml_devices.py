@@ -286,6 +286,7 @@ async def test_memory_that_cannot_be_read_for_a_moment_changes_no_inventory(tmp_
     machine.write()
     look = await devices.look([])
     assert (faults(look), look.changed) == ([(1, "GPU-t4", "memory_unknown", "drain")], False)
+    assert (await start(machine).inventory()).devices[1].memory_mib == 14_936, "not even a new one"
 
 
 async def test_a_device_in_mig_mode_takes_no_work(tmp_path: Path, start: NewDevices) -> None:
