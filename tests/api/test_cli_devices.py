@@ -220,7 +220,7 @@ def test_a_screen_shows_no_control_characters() -> None:
 def test_top_goes_on_until_ctrl_c_and_ends_quietly(muster: Muster, server: Background) -> None:
     ours, theirs = pty.openpty()
     environment = os.environ | {"MUSTER_SERVER": server.harness.url, "TERM": "xterm"}
-    words = [PROGRAM, "top", "--interval", "0.5"]
+    words = [str(PROGRAM), "top", "--interval", "0.5"]
     top = subprocess.Popen(words, env=environment, stdout=theirs, stderr=subprocess.PIPE, text=True)
     os.close(theirs)
     seen = ""

@@ -171,6 +171,29 @@ def test_the_worked_case_with_real_processes(tmp_path: Path) -> None:
         up.call("audit")
 
 
+def test_what_devices_do_is_shown_as_nvidia_smi_and_top_show_it(tmp_path: Path) -> None:
+    with running(tmp_path / "data", "--simulate", "1x2xA100-80GB") as up:
+        words = ("--gpus", "1", "--gpu-memory", "40GiB", "--gpu-compute", "0.5", "--name", "half")
+        job = up.call("submit", *words, "--", "sleep", "600").split()[1]
+        up.worker(job)
+        expected = (
+            "index, memory.total [MiB], memory.used [MiB], utilization.gpu [%]\n"
+            "0, 81920 MiB, 40577 MiB, 100 %\n"
+            "1, 81920 MiB, 0 MiB, 0 %\n"
+        )
+        until(lambda: up.call("nodes", "--smi") == expected, "--smi does not show the job's memory")
+        head, _, titles, first, second = up.call("top", "--once").splitlines()
+        assert head.endswith("nodes 1 of 1 take work  devices 1 held, 2 of 2 usable  jobs 1 running, 0 waiting")
+        assert titles.split() == ["NODE", "DEV", "MODEL", "MEMORY", "SM", "TEMP", "POWER", "CONDITION", "JOBS"]
+        bar = "[#####.....]"
+        assert first.split()[:9] == ["node-1", "0", "A100-80GB", bar, "39.6/80.0GiB", "100%", "60C", "300W", "-"]
+        assert first.split()[9:11] == [job, "half"]
+        assert second.split()[3:] == ["[..........]", "0.0/80.0GiB", "0%", "30C", "50W", "-", "-"]
+        assert up.call("nodes", "--topology").splitlines()[1] == "GPU0\t X \tNV12\tN/A"
+        up.call("cordon", "node-1", "--device", "1", "--reason", "a test")
+        assert up.call("nodes").splitlines()[1].split()[2:4] == ["1/2", "1"]
+
+
 def test_only_one_up_uses_a_folder(tmp_path: Path) -> None:
     with running(tmp_path / "data") as up:
         words = [MUSTER, "up", "--data", str(up.data), "--port", "0"]

@@ -8,6 +8,21 @@ from integration.processes import until_answer
 from integration.site import Site
 
 SEES = "echo sees $CUDA_VISIBLE_DEVICES"
+HELD = "81920 MiB, 81154 MiB, 100 %"
+HALF = "81920 MiB, 40577 MiB, 100 %"
+FREE = "81920 MiB, 0 MiB, 0 %"
+
+
+async def smi_says(site: Site, devices: dict[str, list[str]]) -> None:
+    """Wait until `muster nodes --smi` prints exactly this."""
+    rows = [f"{node}, {index}, {row}" for node, rows in devices.items() for index, row in enumerate(rows)]
+    titles = "node, index, memory.total [MiB], memory.used [MiB], utilization.gpu [%]"
+    expected = "\n".join([titles, *rows]) + "\n"
+
+    async def printed() -> bool:
+        return await site.muster("nodes", "--smi") == expected
+
+    await until_answer(printed, f"--smi prints {expected}")
 
 
 async def test_two_linked_nodes(tmp_path: Path) -> None:
@@ -19,6 +34,7 @@ async def test_two_linked_nodes(tmp_path: Path) -> None:
         )
         await site.job_in(x, "RUNNING")
         await site.job_in(y, "RUNNING")
+        await smi_says(site, {"node-1": [*[HELD] * 4, *[FREE] * 4], "node-2": [*[HELD] * 2, *[FREE] * 6]})
         p = await site.submit(
             f"{SEES}; while [ ! -e $TRACE/never ]; do sleep 0.1; done", "p", name="p", gpus=8, nodes="any"
         )
@@ -42,12 +58,39 @@ async def test_two_linked_nodes(tmp_path: Path) -> None:
         environment = await site.muster("explain", str(p))
         assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in environment
         assert "CUDA_VISIBLE_DEVICES=2,3,4,5" in environment
+        await smi_says(site, {"node-1": [HELD] * 8, "node-2": [*[HELD] * 6, *[FREE] * 2]})
         go(tmp_path)
         await site.job_in(x, "COMPLETED")
         await site.job_in(q, "COMPLETED")
         assert await site.muster("logs", str(q)) == "sees 0,1,2,3\n"
         (tmp_path / "never").touch()
         await site.all_ended(4)
+        assert "clean" in await site.muster("audit")
+
+
+async def test_two_half_cards_share_a_device(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    half = {"memory": "40GiB", "compute": 0.5}
+    async with Site(tmp_path) as site:
+        await smi_says(site, {"node-1": [FREE] * 8, "node-2": [FREE] * 8})
+        a, b, c = [
+            await site.submit(
+                f"{SEES}; while [ ! -e $TRACE/go ]; do sleep 0.1; done", name, name=name, gpus=1, gpu=half
+            )
+            for name in ("a", "b", "c")
+        ]
+        for job in (a, b, c):
+            await site.job_in(job, "RUNNING")
+        await smi_says(site, {"node-1": [HELD, HALF, *[FREE] * 6], "node-2": [FREE] * 8})
+        shown = await site.get("/v1/nodes/node-1")
+        held = [(each["jobs"], each["memory_held_mib"], each["compute_held_milli"]) for each in shown["devices"][:3]]
+        assert held == [([a, b], 81_154, 1000), ([c], 40_577, 500), ([], 0, 0)]
+        top = await site.muster("top", "--once")
+        assert "devices 2 held, 16 of 16 usable  jobs 3 running, 0 waiting" in top.splitlines()[0]
+        assert [line.split()[:3] for line in top.splitlines() if f"{a} a (" in line] == [["node-1", "0", "A100-80GB"]]
+        go(tmp_path)
+        await site.all_ended(3)
+        await smi_says(site, {"node-1": [FREE] * 8, "node-2": [FREE] * 8})
         assert "clean" in await site.muster("audit")
 
 
