@@ -102,6 +102,25 @@ def test_what_a_shut_device_bore_does_not_come_back_with_its_end() -> None:
     assert script.job(waiting).phase == "STARTING"
 
 
+def test_the_order_in_which_kinds_of_devices_were_met_decides_nothing() -> None:
+    script = Script()
+    script.append(t.PolicyChanged(Policy(placement="fragmentation"), "root"))
+
+    def node(name: str, models: list[str]) -> None:
+        devices = [t.Device(index, f"{name}-{index}", model, 81_000, 81_920) for index, model in enumerate(models)]
+        inventory = t.Inventory(devices, 64, 1 << 20, f"10.0.0.{name[-1]}")
+        script.append(t.NodeRegistered(name, f"{name}-life", inventory, [], 0))
+
+    node("node-9", ["A", "A", "A"])
+    script.submit(spec(3))
+    script.settle()
+    node("node-1", ["B", "A"])
+    job = script.submit(spec(1))
+    assert decide(Cluster(script.cluster.state)) == decide(script.cluster) != []
+    script.settle()
+    assert script.placed(job) == {"node-1": [1]}
+
+
 # -- stopping others --------------------------------------------------------------------------------------------------
 
 
