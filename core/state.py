@@ -195,6 +195,7 @@ class Node(msgspec.Struct, gc=False):
     conditions: dict[str, Condition] = {}
     device_cordons: dict[str, str] = {}  # who shut the device, and why
     device_errors: dict[str, list[CountedError]] = {}
+    device_vouched: dict[str, str] = {}  # what somebody has vouched for: what the agent said was wrong, and still may
     foreign_mib: dict[str, int] = {}  # what foreign processes hold
     absent: list[str] = []  # devices that the inventory lacks and work holds, or something is known of: numbered behind
 

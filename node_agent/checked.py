@@ -18,10 +18,10 @@ import msgspec
 
 from muster.events.telemetry import DeviceSample
 from muster.events.types import Device, DeviceFault, ForeignUse, Inventory
-from muster.node_agent.blame import Blame, Source, is_alive
+from muster.node_agent.blame import EVERYBODY, Blame, Source, is_alive
 from muster.node_agent.devices import Degraded, Look, RawDevices, Work
 from muster.node_agent.foreign import Steadied, foreign_mib, in_steps
-from muster.node_agent.health import Finding, fault_of, finding_of, findings_of, incident_of
+from muster.node_agent.health import LASTING, Finding, fault_of, finding_of, findings_of, incident_of
 from muster.node_agent.kernel_log import KERNEL_LOG, KernelLog, bus_address
 from muster.node_agent.readings import DeviceReading, MachineReading, Worktree, XidEvent
 from muster.node_agent.resets import ResetSettings, reset_device
@@ -224,7 +224,7 @@ class CheckedDevices:
     def _findings(self, uuid: str) -> list[Finding]:
         found = [*self._read.get(uuid, ()), *self._standing.of(uuid)]
         raw = self._raw_faults.get(uuid)
-        if raw is not None and raw.action in ("no_gangs", "drain", "reset", "quarantine"):
+        if raw is not None and raw.action in LASTING:
             found.append(Finding(raw.action, raw.cause, raw.detail, raw.xid))
         return found
 
@@ -355,7 +355,8 @@ class CheckedDevices:
             return None
         finding = finding_of(event)
         if finding is not None:
-            if not self._standing.add(device.uuid, finding):
+            told_again = self._blame.is_told(device.uuid, event.xid, EVERYBODY, told.source, _now_s())
+            if not self._standing.add(device.uuid, finding) and told_again:
                 return None
             await asyncio.to_thread(self._standing.save)
             return fault_of(device.index, device.uuid, self._findings(device.uuid))

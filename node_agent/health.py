@@ -14,6 +14,8 @@ from muster.node_agent.readings import DeviceReading, XidEvent
 from muster.node_agent.xids import XIDS, XidClass, describe
 
 LastingAction = Literal["no_gangs", "drain", "reset", "quarantine"]
+LASTING: Final = ("no_gangs", "drain", "reset", "quarantine")
+_JOIN: Final = "; "
 BADNESS: Final[dict[FaultAction, int]] = {
     "note": 0,
     "count": 1,
@@ -153,12 +155,17 @@ def fault_of(index: int, uuid: str, findings: Sequence[Finding]) -> DeviceFault 
     if not findings:
         return None
     worst, *others = sorted(findings, key=lambda finding: -BADNESS[finding.action])
-    details = list(dict.fromkeys(finding.detail for finding in (worst, *others)))
+    details = dict.fromkeys(finding.detail for finding in (worst, *others))
     return DeviceFault(
         index=index,
         uuid=uuid,
         cause=worst.cause,
         action=worst.action,
         xid=worst.xid,
-        detail="; ".join(details)[:DETAIL_LIMIT],
+        detail=_JOIN.join(details)[:DETAIL_LIMIT],
     )
+
+
+def parts_of(fault: DeviceFault) -> list[str]:
+    """What a fault says, finding by finding."""
+    return fault.detail.split(_JOIN)

@@ -16,7 +16,7 @@ from muster.events.log import LogError
 from muster.events.telemetry import GpuSampled
 from muster.events.types import DETAIL_LIMIT, DeviceFault, Inventory
 from muster.node_agent.devices import Degraded, DeviceSource, Look, Work
-from muster.node_agent.health import BADNESS
+from muster.node_agent.health import BADNESS, LASTING, parts_of
 from muster.node_agent.readings import Worktree
 from muster.node_agent.reporter import Reporter
 
@@ -129,11 +129,11 @@ class DeviceWatch:
     def _fault(self, fault: DeviceFault) -> None:
         """Report a fault that lasts, unless the log has it."""
         told = self._faults.get(fault.uuid)
-        if told is not None and _kind(told) == _kind(fault):
+        self._faults[fault.uuid] = fault
+        if told is not None and _says_all(told, fault):
             return
         if told is not None and BADNESS[fault.action] < BADNESS[told.action]:
             self._reporter.recovered(_recovery(told))
-        self._faults[fault.uuid] = fault
         self._reporter.faulted(fault)
 
     # -- errors as they happen ----------------------------------------------------------------------------------
@@ -150,9 +150,9 @@ class DeviceWatch:
             placed = self._placed(fault)
             if placed is None:
                 logger.warning("an error of a device that is not registered: %s", fault)
-            elif placed.action in ("no_gangs", "drain", "reset", "quarantine"):
-                self._fault(placed)
             else:
+                if placed.action in LASTING:
+                    self._faults[placed.uuid] = placed
                 self._reporter.faulted(placed)
             self._soon.set()
 
@@ -176,8 +176,9 @@ class DeviceWatch:
             logger.exception("the devices of job %d do not settle", tree.job)
 
 
-def _kind(fault: DeviceFault) -> tuple[str, str, int]:
-    return fault.action, fault.cause, fault.xid
+def _says_all(told: DeviceFault, fault: DeviceFault) -> bool:
+    """Whether nothing of a fault is new to who was told of another one."""
+    return told.action == fault.action and set(parts_of(fault)) <= set(parts_of(told))
 
 
 def _cause(degraded: Degraded | None) -> str:

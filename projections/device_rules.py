@@ -33,6 +33,7 @@ def device_faulted(cluster: Cluster, event: t.DeviceFaulted, touched: set[int]) 
     number = _number(node, event.fault.uuid)
     if number is None:
         return _no_device(event.node, event.fault.uuid)
+    node.device_vouched.pop(event.fault.uuid, None)
     apply_fault(cluster, node, number, event.fault, touched)
     cluster.review_devices(node)
     return None
@@ -181,9 +182,13 @@ def recover(cluster: Cluster, node: Node, uuid: str, detail: str) -> None:
 
 
 def note_listed(cluster: Cluster, node: Node, faults: Iterable[t.DeviceFault], touched: set[int]) -> None:
-    """An agent that begins a life lists what is wrong with its devices: what it leaves out is over."""
+    """An agent that begins a life lists what is wrong with its devices: what it leaves out is over. What somebody has
+    vouched for is wrong no more, until the agent says something else."""
     numbers = {device.uuid: device.index for device in node.inventory.devices}
     listed = [fault for fault in faults if fault.action in LASTING and fault.uuid in numbers]
+    vouched = node.device_vouched
+    node.device_vouched = {fault.uuid: fault.detail for fault in listed if vouched.get(fault.uuid) == fault.detail}
+    listed = [fault for fault in listed if fault.uuid not in node.device_vouched]
     actions = {(fault.uuid, fault.action) for fault in listed}
     wrong = {fault.uuid for fault in listed}
     for uuid, condition in list(node.conditions.items()):
@@ -220,13 +225,16 @@ def device_cordoned(cluster: Cluster, event: t.DeviceCordoned) -> str | None:
 
 
 def device_uncordoned(cluster: Cluster, event: t.DeviceUncordoned) -> str | None:
-    """Somebody vouches for the device: whatever was wrong is forgotten."""
+    """Somebody vouches for the device: whatever was wrong is forgotten, though its agent may say it again in its next
+    life."""
     node = cluster.state.nodes.get(event.node)
     known = (node.device_cordons, node.conditions, node.device_errors) if node is not None else ()
     if node is None or not any(event.uuid in kept for kept in known):
         return f"nothing is wrong with a device {event.uuid} of {event.node}"
+    condition = node.conditions.pop(event.uuid, None)
+    if condition is not None and condition.action in LASTING:
+        node.device_vouched[event.uuid] = condition.detail
     node.device_cordons.pop(event.uuid, None)
-    node.conditions.pop(event.uuid, None)
     node.device_errors.pop(event.uuid, None)
     cluster.review_devices(node)
     return None

@@ -117,6 +117,7 @@ def _take_over_devices(old: Node, node: Node, borne: set[int]) -> dict[int, int]
     after = node.uuids()
     node.conditions = {uuid: condition for uuid, condition in old.conditions.items() if uuid in after}
     node.device_cordons = {uuid: why for uuid, why in old.device_cordons.items() if uuid in after}
+    node.device_vouched = {uuid: what for uuid, what in old.device_vouched.items() if uuid in after}
     node.device_errors = {uuid: errors for uuid, errors in old.device_errors.items() if uuid in after}
     number_of = {uuid: number for number, uuid in enumerate(after)}
     return {n: number_of[before[n]] if n < len(before) else len(after) + n for n in sorted(borne)}
