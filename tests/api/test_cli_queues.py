@@ -243,3 +243,16 @@ def test_an_unknown_queue_is_refused_with_its_field(muster: Muster, cluster: str
     assert "/gpus: asks for 3 devices; queue research/vision is limited to 2 devices" in result.stderr
     result = muster("submit", "--gpus", "1", "--signal", "USR9", "--", "true")
     assert (result.exit_code, "/preemption/signal: Linux has no signal" in result.stderr) == (2, True)
+
+
+def test_when_devices_are_trusted_is_a_part_of_the_policy(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text('[policy.health]\nerrors = 5\nprobation = "10m"\n')
+    assert muster("policy", "apply", str(file)).output == (
+        "policy: changed: health.errors 3 -> 5, health.probation 1h -> 10m\n"
+    )
+    shown = tomllib.loads(muster("policy").output)["policy"]["health"]
+    assert shown == {"errors": 5, "window": "24h", "probation": "10m"}
+    file.write_text('[policy.health]\nwindow = "long"\n')
+    refused = muster("policy", "apply", str(file))
+    assert (refused.exit_code, "/policy/health/window" in refused.stderr) == (2, True)
