@@ -184,7 +184,7 @@ class NatsSamples:
                             if sampled is not None:
                                 yield sampled
                         pause_s = RETRY_S
-            except PullLostError as error:
+            except (PullLostError, NoAnswerError) as error:
                 _logger.log(retry_level(pause_s), "samples are read anew: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
