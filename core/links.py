@@ -93,7 +93,7 @@ def links_of(topology: list[list[Link]], devices: int) -> Links | None:
     return _links_of(tuple(map(tuple, topology)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _links_of(topology: tuple[tuple[Link, ...], ...]) -> Links | None:
     """Nodes that are built alike share their links, and what was found out about them."""
     if len({pair_score(topology[one][other]) for one, other in combinations(range(len(topology)), 2)}) <= 1:

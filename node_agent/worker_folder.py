@@ -108,6 +108,8 @@ class WorkerFolder:
             shutil.copy(Path(__file__).with_name(f"{program}_program.py"), self.path / "bin" / program)
         if owner is not None:
             self.path.chmod(0o711)
+            for path in (self.path / "bin", *(self.path / "bin").iterdir()):
+                path.chmod(0o755)
             for name in ("work", "cache"):
                 (self.path / name).chmod(0o700)
                 os.chown(self.path / name, owner.uid, owner.gid)

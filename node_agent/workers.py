@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -265,12 +266,13 @@ class Workers:
 
     async def _bury(self, worker: Worker) -> ExitStatus:
         """The keeper was killed: what it kept is killed too, whatever it takes."""
-        waited_s = 0.0
+        clock = asyncio.get_running_loop().time
+        stubborn_at = clock() + STUBBORN_MS / 1000
         while await asyncio.to_thread(worker.folder.kill_remains, worker.ticket):
-            await asyncio.sleep(LOOK_AGAIN_S)
-            before_s, waited_s = waited_s, waited_s + LOOK_AGAIN_S
-            if before_s < STUBBORN_MS / 1000 <= waited_s:
+            if clock() >= stubborn_at:
+                stubborn_at = math.inf
                 self._reports.stop_failed(worker, "its keeper is gone, and what it kept cannot be killed")
+            await asyncio.sleep(RETRY_S if worker.ticket.cleanup else LOOK_AGAIN_S)
         started = worker.folder.started()
         restarted = started is not None and started.boot_id != tree.boot_id()
         status = lost("the machine was restarted" if restarted else "its keeper ended without recording its exit")
