@@ -355,8 +355,8 @@ class CheckedDevices:
             return None
         finding = finding_of(event)
         if finding is not None:
-            told_again = self._blame.is_told(device.uuid, event.xid, EVERYBODY, told.source, _now_s())
-            if not self._standing.add(device.uuid, finding) and told_again:
+            again = not self._blame.is_told(device.uuid, event.xid, EVERYBODY, told.source, _now_s())
+            if not self._standing.add(device.uuid, finding, again=again):
                 return None
             await asyncio.to_thread(self._standing.save)
             return fault_of(device.index, device.uuid, self._findings(device.uuid))

@@ -35,7 +35,7 @@ _FABRIC_STATES: Final = {1: "not started", 2: "in progress"}
 
 class Finding(msgspec.Struct, frozen=True):
     """Something lasting that is wrong with a device. `resettable`: a reset may heal it. `reboot`: only a restart of
-    the machine does, and no new work is to go there before."""
+    the machine does, and no new work is to go there before. `times`: how often it has happened."""
 
     action: LastingAction
     cause: FaultCause
@@ -43,6 +43,11 @@ class Finding(msgspec.Struct, frozen=True):
     xid: int = 0
     resettable: bool = False
     reboot: bool = False
+    times: int = 1
+
+    def text(self) -> str:
+        """What it is, in words."""
+        return self.detail if self.times == 1 else f"{self.detail} ({self.times} times)"
 
 
 _RECOVERY: Final[dict[int, Finding]] = {
@@ -155,7 +160,7 @@ def fault_of(index: int, uuid: str, findings: Sequence[Finding]) -> DeviceFault 
     if not findings:
         return None
     worst, *others = sorted(findings, key=lambda finding: -BADNESS[finding.action])
-    details = dict.fromkeys(finding.detail for finding in (worst, *others))
+    details = dict.fromkeys(finding.text() for finding in (worst, *others))
     return DeviceFault(
         index=index,
         uuid=uuid,

@@ -34,14 +34,14 @@ class Standing:
         """What stands against a device."""
         return self._findings.get(uuid, [])
 
-    def add(self, uuid: str, finding: Finding) -> bool:
-        """Whether that is new."""
-        before = self.of(uuid)
-        if any(
-            (known.cause, known.xid, known.action) == (finding.cause, finding.xid, finding.action) for known in before
-        ):
+    def add(self, uuid: str, finding: Finding, *, again: bool = True) -> bool:
+        """Note it; where it stands already, that it has happened `again`. Whether anything is new."""
+        known = next((each for each in self.of(uuid) if _kind(each) == _kind(finding)), None)
+        if known is not None and not again:
             return False
-        self._findings = {**self._findings, uuid: [*before, finding]}
+        others = [each for each in self.of(uuid) if each is not known]
+        noted = finding if known is None else msgspec.structs.replace(known, times=known.times + 1)
+        self._findings = {**self._findings, uuid: [*others, noted]}
         return True
 
     def heal(self, uuid: str) -> None:
@@ -78,6 +78,10 @@ class Standing:
             logger.warning("what was wrong with devices cannot be read: %s", error)
             return {}
         return record.findings if record.boot_id == self._boot_id else {}
+
+
+def _kind(finding: Finding) -> tuple[str, int, str]:
+    return finding.cause, finding.xid, finding.action
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -127,10 +127,10 @@ class DeviceWatch:
         self._told = look
 
     def _fault(self, fault: DeviceFault) -> None:
-        """Report a fault that lasts, unless the log has it."""
+        """Report a fault that lasts, unless the log has just that; before a lesser one, the end of the other."""
         told = self._faults.get(fault.uuid)
         self._faults[fault.uuid] = fault
-        if told is not None and _says_all(told, fault):
+        if told is not None and _same(told, fault):
             return
         if told is not None and BADNESS[fault.action] < BADNESS[told.action]:
             self._reporter.recovered(_recovery(told))
@@ -150,9 +150,9 @@ class DeviceWatch:
             placed = self._placed(fault)
             if placed is None:
                 logger.warning("an error of a device that is not registered: %s", fault)
+            elif placed.action in LASTING:
+                self._fault(placed)
             else:
-                if placed.action in LASTING:
-                    self._faults[placed.uuid] = placed
                 self._reporter.faulted(placed)
             self._soon.set()
 
@@ -176,9 +176,8 @@ class DeviceWatch:
             logger.exception("the devices of job %d do not settle", tree.job)
 
 
-def _says_all(told: DeviceFault, fault: DeviceFault) -> bool:
-    """Whether nothing of a fault is new to who was told of another one."""
-    return told.action == fault.action and set(parts_of(fault)) <= set(parts_of(told))
+def _same(one: DeviceFault, other: DeviceFault) -> bool:
+    return one.action == other.action and set(parts_of(one)) == set(parts_of(other))
 
 
 def _cause(degraded: Degraded | None) -> str:

@@ -18,6 +18,8 @@ from muster.events import types as t
 
 _Told = t.DeviceFaulted | t.DeviceRecovered | t.ForeignUsageChanged | t.NodeDegraded | t.NodeRestored
 
+BESIDE: Final = "; "
+"""Between the things that are wrong with a device, in a fault's detail."""
 ENDS_ALL_WORK: Final = ("reset", "quarantine")
 """Conditions under which no work goes on."""
 
@@ -33,8 +35,10 @@ def device_faulted(cluster: Cluster, event: t.DeviceFaulted, touched: set[int]) 
     number = _number(node, event.fault.uuid)
     if number is None:
         return _no_device(event.node, event.fault.uuid)
-    node.device_vouched.pop(event.fault.uuid, None)
-    apply_fault(cluster, node, number, event.fault, touched)
+    if _is_vouched_for(node, event.fault):
+        recover(cluster, node, event.fault.uuid, "")  # nothing else is wrong any more
+    else:
+        apply_fault(cluster, node, number, event.fault, touched)
     cluster.review_devices(node)
     return None
 
@@ -157,6 +161,7 @@ def device_recovered(cluster: Cluster, event: t.DeviceRecovered) -> str | None:
         return f"{event.node} is not in that life"
     if _number(node, event.uuid) is None:
         return _no_device(event.node, event.uuid)
+    node.device_vouched.pop(event.uuid, None)
     recover(cluster, node, event.uuid, event.detail)
     cluster.review_devices(node)
     return None
@@ -186,9 +191,9 @@ def note_listed(cluster: Cluster, node: Node, faults: Iterable[t.DeviceFault], t
     vouched for is wrong no more, until the agent says something else."""
     numbers = {device.uuid: device.index for device in node.inventory.devices}
     listed = [fault for fault in faults if fault.action in LASTING and fault.uuid in numbers]
-    vouched = node.device_vouched
-    node.device_vouched = {fault.uuid: fault.detail for fault in listed if vouched.get(fault.uuid) == fault.detail}
-    listed = [fault for fault in listed if fault.uuid not in node.device_vouched]
+    vouched = {fault.uuid: node.device_vouched[fault.uuid] for fault in listed if _is_vouched_for(node, fault)}
+    node.device_vouched = vouched
+    listed = [fault for fault in listed if fault.uuid not in vouched]
     actions = {(fault.uuid, fault.action) for fault in listed}
     wrong = {fault.uuid for fault in listed}
     for uuid, condition in list(node.conditions.items()):
@@ -225,8 +230,7 @@ def device_cordoned(cluster: Cluster, event: t.DeviceCordoned) -> str | None:
 
 
 def device_uncordoned(cluster: Cluster, event: t.DeviceUncordoned) -> str | None:
-    """Somebody vouches for the device: whatever was wrong is forgotten, though its agent may say it again in its next
-    life."""
+    """Somebody vouches for the device: whatever was wrong is forgotten, and not believed again before it was over."""
     node = cluster.state.nodes.get(event.node)
     known = (node.device_cordons, node.conditions, node.device_errors) if node is not None else ()
     if node is None or not any(event.uuid in kept for kept in known):
@@ -238,6 +242,16 @@ def device_uncordoned(cluster: Cluster, event: t.DeviceUncordoned) -> str | None
     node.device_errors.pop(event.uuid, None)
     cluster.review_devices(node)
     return None
+
+
+def _is_vouched_for(node: Node, fault: t.DeviceFault) -> bool:
+    """Whether all that a lasting fault says was vouched for. Its detail says one thing after the other."""
+    vouched = node.device_vouched.get(fault.uuid)
+    return (
+        vouched is not None
+        and fault.action in LASTING
+        and set(fault.detail.split(BESIDE)) <= set(vouched.split(BESIDE))
+    )
 
 
 # -- foreign memory, and nodes as a whole -----------------------------------------------------------------------------

@@ -21,10 +21,15 @@ def test_faults_outlive_an_agent_but_not_a_restart_of_the_machine(tmp_path: Path
     path = tmp_path / "faults.json"
     first = Standing(path, "boot-1")
     assert first.add("GPU-a", DOUBLE_BIT)
-    assert not first.add("GPU-a", DOUBLE_BIT)
+    assert not first.add("GPU-a", DOUBLE_BIT, again=False)
     assert first.add("GPU-a", NVLINK)
     first.save()
     assert Standing(path, "boot-1").of("GPU-a") == [DOUBLE_BIT, NVLINK]
+    assert first.add("GPU-a", DOUBLE_BIT)
+    assert [finding.text() for finding in first.of("GPU-a")] == [
+        "Xid 74: NVLink error",
+        "Xid 48: double bit ECC error (2 times)",
+    ]
     assert Standing(path, "boot-2").of("GPU-a") == []
     assert list(tmp_path.iterdir()) == [path]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cluster_script import Script
-from device_script import a_fault, action, anew, fault, uncordon
+from device_script import a_fault, action, anew, fault, recovery, uncordon
 
 from muster.events import types as t
 
@@ -40,7 +40,22 @@ def test_once_it_is_over_it_may_happen_again() -> None:
 
 def test_what_happens_after_it_counts() -> None:
     script = vouched()
-    fault(script, 0, "quarantine", xid=64, detail="Xid 64")
+    fault(script, 0, "quarantine", xid=64, detail="Xid 64 (2 times)")
     assert action(script, 0) == "quarantine"
-    registers(script, detail="Xid 64")
+    registers(script, detail="Xid 64 (2 times)")
+    assert action(script, 0) == "quarantine"
+
+
+def test_what_came_beside_it_and_is_over_leaves_it_vouched_for() -> None:
+    script = vouched()
+    fault(script, 0, "quarantine", cause="lost", detail="it is lost; Xid 64")
+    assert action(script, 0) == "quarantine"
+    fault(script, 0, "quarantine", xid=64, detail="Xid 64")
+    assert action(script, 0) == "probation"
+
+
+def test_after_a_recovery_it_may_happen_again_at_once() -> None:
+    script = vouched()
+    recovery(script, 0)
+    fault(script, 0, "quarantine", xid=64, detail="Xid 64")
     assert action(script, 0) == "quarantine"
