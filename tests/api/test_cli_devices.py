@@ -15,6 +15,7 @@ from api_harness import Background
 from click.testing import CliRunner, Result
 
 from muster.api.cli import main
+from muster.api.client import Client, UnreachableError
 from muster.api.top_text import Shown, screen
 from muster.events import types as t
 from muster.events.telemetry import DeviceSample
@@ -234,6 +235,28 @@ def test_top_goes_on_until_ctrl_c_and_ends_quietly(muster: Muster, server: Backg
         os.close(ours)
     assert (top.returncode, errors) == (0, "")
     assert "devices 0 held, 2 of 3 usable" in seen
+
+
+def test_top_outlives_a_server_that_is_away(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    get = Client.get
+
+    def nap(duration_s: float) -> None:
+        naps.append(duration_s)
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    def get_or_fail(client: Client, *words: Any, **options: Any) -> Any:
+        if len(naps) == 1:
+            raise UnreachableError("no server at all", sent=False)
+        return get(client, *words, **options)
+
+    monkeypatch.setattr("muster.api.cli_top.time.sleep", nap)
+    monkeypatch.setattr(Client, "get", get_or_fail)
+    result = muster("top", "--interval", "7")
+    assert (result.exit_code, naps) == (0, [7.0, 7.0, 7.0])
+    assert result.stdout.count("nodes 1 of 1 take work") == 2
+    assert result.stderr == "muster: no server at all; trying again\n"
 
 
 def test_top_of_an_empty_cluster() -> None:

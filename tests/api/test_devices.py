@@ -197,3 +197,16 @@ async def test_the_policy_shows_and_sets_when_devices_are_trusted(harness: Harne
     assert policy["health"] == {"errors": 3, "window": 86_400, "probation": 3_600}
     async with http.put("/v1/policy", json={"health": {"probation": "10m"}}) as answer:
         assert (await answer.json())["changes"] == [{"field": "health.probation", "before": 3_600, "after": 600}]
+
+
+async def test_a_device_that_is_gone_is_told_and_can_be_vouched_for(harness: Harness, http: Http) -> None:
+    await harness.add_node("node-1", devices=2)
+    await _fault(harness, 1, "quarantine", 79)
+    await harness.add_node("node-1", devices=1)
+    node = await _get(http, "/v1/nodes/node-1")
+    assert ([each["uuid"] for each in node["devices"]], node["absent"]) == (["GPU-node-1-0"], ["GPU-node-1-1"])
+    assert (await _post(http, "/v1/nodes/node-1/devices/1/cordon"))[0] == 404
+    status, body = await _post(http, "/v1/nodes/node-1/devices/1/uncordon")
+    assert status == 200
+    await harness.follower.wait_for(body["sequence"], 20)
+    assert (await _post(http, "/v1/nodes/node-1/devices/1/uncordon"))[0] == 409
