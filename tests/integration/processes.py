@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -40,10 +40,12 @@ async def until_answer(truth: Callable[[], Awaitable[T | None]], what: str, dead
 
 
 class Part:
-    """One program of Muster. `output` is what its present life prints, `output.before` what the earlier ones did."""
+    """One program of Muster, with `variables` on top of the test's own. `output` is what its present life prints,
+    `output.before` what the earlier ones did."""
 
-    def __init__(self, name: str, words: list[str], folder: Path) -> None:
+    def __init__(self, name: str, words: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> None:
         self.name = name
+        self._variables = variables or {}
         self._words = words
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,7 +65,11 @@ class Part:
                 before.write(output.read_bytes())
         with output.open("wb") as file:
             self._process = subprocess.Popen(
-                [MUSTER, *self._words], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                [MUSTER, *self._words],
+                env=os.environ | self._variables,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def text(self) -> str:
