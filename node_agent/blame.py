@@ -35,6 +35,7 @@ class Blame:
     def __init__(self) -> None:
         self._pids: dict[int, _Seen] = {}
         self._holders: dict[str, set[Owner]] = {}
+        self._lines: dict[tuple[str, int, int], float] = {}
         self._told: dict[tuple[str, int], list[_Told]] = {}
 
     def learn(self, work: Sequence[Worktree], now_s: float) -> None:
@@ -66,6 +67,15 @@ class Blame:
         if not holders or (pid and is_alive(pid)):
             return None
         return next(iter(holders)) if len(holders) == 1 else EVERYBODY
+
+    def is_repeated(self, uuid: str, xid: int, pid: int, now_s: float) -> bool:
+        """Whether it is a further line of an error of this very process: nothing more need be found out."""
+        last_s = self._lines.get((uuid, xid, pid))
+        if pid and last_s is not None and now_s - last_s <= TOLD_TWICE_S:
+            return True
+        self._lines = {line: at_s for line, at_s in self._lines.items() if now_s - at_s <= TOLD_TWICE_S}
+        self._lines[uuid, xid, pid] = now_s
+        return False
 
     def is_told(self, uuid: str, xid: int, owner: Owner | None, source: Source, now_s: float) -> bool:
         """Whether this error was told already; it is from now on. One source tells an error of one owner in several

@@ -360,6 +360,8 @@ class CheckedDevices:
                 return None
             await asyncio.to_thread(self._standing.save)
             return fault_of(device.index, device.uuid, self._findings(device.uuid))
+        if self._blame.is_repeated(device.uuid, event.xid, event.pid, _now_s()):
+            return None
         self._learn(await work())
         owner = self._blame.owner(device.uuid, event.pid if self._host_pids else 0)
         if self._blame.is_told(device.uuid, event.xid, owner, told.source, _now_s()):

@@ -97,6 +97,14 @@ def test_one_error_told_twice_is_one() -> None:
     assert not blame.is_told("GPU-a", 13, (5, 1), "log", 10.5)
 
 
+def test_further_lines_of_a_process_s_error_are_known_by_its_pid() -> None:
+    blame = Blame()
+    lines = [("GPU-a", 13, 7, 0.0), ("GPU-a", 13, 7, 9.0), ("GPU-a", 13, 8, 9.0), ("GPU-b", 13, 7, 9.0)]
+    assert [blame.is_repeated(*line) for line in lines] == [False, True, False, False]
+    assert not blame.is_repeated("GPU-a", 13, 7, 10.5)
+    assert [blame.is_repeated("GPU-a", 13, 0, at_s) for at_s in (0.0, 0.1)] == [False, False]
+
+
 def test_the_next_job_s_error_is_another_one() -> None:
     blame = Blame()
     assert not blame.is_told("GPU-a", 13, (5, 1), "log", 0.0)
