@@ -25,6 +25,8 @@ from law_world import (
     over_guarantee,
     room_of,
     spec_of,
+    takes_none,
+    takes_one,
     upwards,
 )
 
@@ -65,6 +67,8 @@ def check_capacity(state: State) -> None:
                     host = host_of(job, len(piece.devices), piece.workers)
                     cpus, memory = cpus + host[0], memory + host[1]
                     for index in piece.devices:
+                        if index >= len(node.inventory.devices):
+                            continue  # it is away
                         device, (compute, mib) = node.inventory.devices[index], used[index]
                         used[index] = compute + compute_of(job), mib + device_mib(job, device)
             over = [i for i, (c, m) in used.items() if c > 1000 or m > node.inventory.devices[i].memory_mib]
@@ -126,6 +130,7 @@ def check_start(books: Books, event: t.JobAllocated) -> None:
     for piece in holding:
         node = state.nodes[piece.node]
         assert node.available, f"{where} goes to {piece.node}"
+        assert not ill_for(state, job, piece), f"{where} goes to {piece}"
         assert job.excluded.get(piece.node, 0) <= state.time_at or job.id in state.rooms, f"{where}: refused there"
     free = free_now(books)
     books.live[job.id] = holding
@@ -143,6 +148,20 @@ def check_start(books: Books, event: t.JobAllocated) -> None:
 
 def room_of_event(placements: list[t.Placement]) -> Holding:
     return [Piece(place.node, tuple(place.devices), len(placements)) for place in placements]
+
+
+def ill_for(state: State, job: Job, piece: Piece) -> list[int]:
+    """The devices of a piece that take no work of such a job, or lack memory that foreign processes hold."""
+    node = state.nodes[piece.node]
+    devices = node.inventory.devices
+    return [
+        index
+        for index in piece.devices
+        if index >= len(devices)
+        or takes_none(node, devices[index])
+        or (job.spec.gpus > 1 and takes_one(node, devices[index]))
+        or device_mib(job, devices[index]) > devices[index].memory_mib - node.foreign_mib.get(devices[index].uuid, 0)
+    ]
 
 
 def check_gang(state: State, job: Job, placements: list[t.Placement]) -> None:
@@ -168,8 +187,15 @@ def check_release(state: State, event: t.RoomReleased) -> None:
     if job.phase != "PENDING":
         return
     nodes = [state.nodes[place.node] for place in room.placements]
-    lost = any(node.status != "ready" or node.cordoned for node in nodes)
+    lost = any(node.status != "ready" or node.cordoned or node.degraded for node in nodes)
+    lost = lost or any(ill_for(state, job, piece) for piece in room_of(room))
     books = Books(state)
+    later = free_later(books)
+    for piece in room_of(room):
+        devices, cpus, memory = later[piece.node]
+        left = [devices[index][1] for index in piece.devices if index < len(devices)]
+        lost = lost or min(cpus, memory, *left) < 0
+        lost = lost or any(place.incarnation != state.nodes[place.node].incarnation for place in room.placements)
     barred = broken_bounds(books, job, amounts(state, job, room_of(room)), staying=True)
     assert lost or barred, f"job {job.id}'s room is let go: {event.detail}"
 
@@ -260,7 +286,10 @@ def check_rooms_at_rest(state: State) -> None:
     for room in state.rooms.values():
         job = state.jobs[room.job]
         nodes = [state.nodes[place.node] for place in room.placements]
-        assert all(node.status == "ready" and not node.cordoned for node in nodes), f"room of job {job.id} is lost"
+        usable = all(node.status == "ready" and not (node.cordoned or node.degraded) for node in nodes)
+        assert usable, f"room of job {job.id} is lost"
+        ill = [piece for piece in room_of(room) if ill_for(state, job, piece)]
+        assert not ill, f"room of job {job.id} is on {ill}"
         in_the_way = [
             other
             for other, holding in books.live.items()

@@ -1,7 +1,7 @@
 """A random cluster that lives: the steps that Hypothesis draws, done to a log on paper, with the laws checked."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from cluster_script import Script
@@ -11,11 +11,13 @@ from law_world import (
 )
 
 from muster.core.policy_check import tree_problems
-from muster.core.state import State
+from muster.core.state import Node, State
 from muster.events import types as t
 from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
 
+FAULTS: list[t.FaultAction] = ["no_gangs", "quarantine", "fail_job", "drain", "suspect", "reset", "count"]
+LASTING: list[t.FaultAction] = ["no_gangs", "drain", "reset", "quarantine"]
 REST = 40  # a cluster of a few jobs is at rest after fewer passes than this
 
 
@@ -92,6 +94,7 @@ class LivingCluster:
         self.script.append(t.PolicyChanged(setup.policy, "root"))
         assert not self.state.refusals, self.state.refusals
         self.reserved: dict[int, list[t.Placement]] = {}  # rooms, as they were decided
+        self.inventories = {name: node.inventory for name, node in self.state.nodes.items()}
 
     @property
     def state(self) -> State:
@@ -192,6 +195,83 @@ class LivingCluster:
         life = f"{node.name}-life-{self.script.lives[node.name]}"
         self.script.append(t.NodeRegistered(node.name, life, node.inventory, known, node.lease_ms))
 
+    # -- devices --------------------------------------------------------------------------------------------------
+
+    def _device(self, number: int) -> tuple[Node, t.Device]:
+        found = [(node, device) for node in self.state.nodes.values() for device in node.inventory.devices]
+        return found[number % len(found)]
+
+    def fault(self, number: int) -> None:
+        """Something is wrong with a device: of its jobs, of itself, or not much."""
+        node, device = self._device(number // len(FAULTS))
+        action, job = FAULTS[number % len(FAULTS)], 0
+        holders = [
+            other.id
+            for other in self.state.jobs.values()
+            for piece in holding_of(other)
+            if piece.node == node.name and device.index in piece.devices
+        ]
+        if action == "fail_job" and holders:
+            job = holders[number % len(holders)]
+        attempt = self.state.jobs[job].attempts if job else 0
+        failure: Literal["failed", "device_fault"] = "failed" if number % 2 else "device_fault"
+        fault = t.DeviceFault(device.index, device.uuid, "xid", action, 13, failure, job, attempt)
+        self.script.append(t.DeviceFaulted(node.name, node.incarnation, fault))
+
+    def recover(self, number: int) -> None:
+        """All devices of a node have recovered, as its agent sees it."""
+        node = self.state.nodes[self._node(number)]
+        for device in node.inventory.devices:
+            self.script.append(t.DeviceRecovered(node.name, node.incarnation, device.index, device.uuid))
+
+    def foreign(self, number: int) -> None:
+        """Foreign processes hold something of a device, or nothing any more."""
+        node, device = self._device(number)
+        uses = [t.ForeignUse(device.index, device.uuid, 50_000)] if number % 3 else []
+        self.script.append(t.ForeignUsageChanged(node.name, node.incarnation, uses))
+
+    def shut(self, number: int) -> None:
+        node, device = self._device(number)
+        self.script.append(t.DeviceCordoned(node.name, device.uuid, "root"))
+
+    def vouch(self, _: int) -> None:
+        """Operators vouch for every device."""
+        for node in list(self.state.nodes.values()):
+            for uuid in sorted({*node.conditions, *node.device_cordons, *node.device_errors}):
+                self.script.append(t.DeviceUncordoned(node.name, uuid, "root"))
+
+    def degrade(self, number: int) -> None:
+        node = self.state.nodes[self._node(number // 2)]
+        if node.degraded:
+            self.script.append(t.NodeRestored(node.name, node.incarnation))
+        elif number % 2:
+            self.script.append(t.NodeDegraded(node.name, node.incarnation, "nvml_hung", ""))
+
+    def turn(self, number: int) -> None:
+        """A node's agent begins a new life that finds the devices in another order, or (odd) one of them gone; it lists
+        some of what was wrong, and foreign memory."""
+        node = self.state.nodes[self._node(number // 2)]
+        whole = self.inventories[node.name]
+        devices = whole.devices[number % len(whole.devices) :] + whole.devices[: number % len(whole.devices)]
+        found = devices[1:] if number % 2 and len(devices) > 1 else devices
+        renamed = [msgspec.structs.replace(device, index=place) for place, device in enumerate(found)]
+        reports = [
+            t.WorkerReport(job, self.state.jobs[job].attempts, rank, 4000)
+            for job, rank in self.script.cluster.workers_on[node.name]
+        ]
+        faults = [
+            t.DeviceFault(device.index, device.uuid, "xid", action)
+            for device in renamed[::2]
+            for action in LASTING
+            if device.uuid in node.conditions and node.conditions[device.uuid].action == action
+        ]
+        self.script.lives[node.name] += 1
+        life = f"{node.name}-life-{self.script.lives[node.name]}"
+        inventory = msgspec.structs.replace(whole, devices=renamed)
+        uses = [t.ForeignUse(device.index, device.uuid, 30_000) for device in renamed[: number % 3]]
+        event = t.NodeRegistered(node.name, life, inventory, reports, node.lease_ms, faults=faults, foreign=uses)
+        self.script.append(event)
+
     # -- passes ---------------------------------------------------------------------------------------------------
 
     def one_pass(self, _: int = 0) -> list[t.Event]:
@@ -254,6 +334,13 @@ ACTIONS: dict[str, Callable[[LivingCluster, int], object]] = {
     "uncordon": LivingCluster.uncordon,
     "suspect": LivingCluster.suspect,
     "back": LivingCluster.back,
+    "fault": LivingCluster.fault,
+    "recover": LivingCluster.recover,
+    "foreign": LivingCluster.foreign,
+    "shut": LivingCluster.shut,
+    "vouch": LivingCluster.vouch,
+    "degrade": LivingCluster.degrade,
+    "turn": LivingCluster.turn,
     "pass": LivingCluster.one_pass,
     "settle": LivingCluster.settle,
     "quiet": LivingCluster.quiet,

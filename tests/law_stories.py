@@ -55,6 +55,7 @@ def policies(draw: st.DrawFn) -> Policy:
         order=draw(pick(["priority", "priority", "fifo", "fair"])),
         ageing=draw(pick([10, 0, 100])),
         half_life=draw(pick([86_400, 600])),
+        placement=draw(pick(["best-fit", "best-fit", "best-fit", "fragmentation", "tight", "spread"])),
         backfill=Backfill(draw(pick(["easy", "easy", "none"])), draw(pick([100, 100, 2, 0]))),
         preemption=Preemption(draw(pick(["cold"] * 6 + ["none"])), draw(pick([0, 0, 60])), draw(pick([3, 1]))),
         lanes=draw(pick([[], [], [], [], [], [lane]])),
@@ -128,7 +129,7 @@ def stories(draw: st.DrawFn, rounds: int) -> tuple[Setup, list[Step]]:
     rough = [what for what in ACTIONS if what not in calm and what not in ("advance", "all started")]
     deeds = st.builds(Do, st.sampled_from(calm), st.integers(0, 5))
     times = st.builds(Do, st.just("advance"), st.sampled_from([61, 30, 1, 300, 700]))
-    shocks = st.builds(Do, st.sampled_from(rough), st.integers(0, 5))
+    shocks = st.builds(Do, st.sampled_from(rough), st.integers(0, 20))
     rules = st.one_of(st.sampled_from(paths).flatmap(queue_specs).map(Configure), policies().map(Govern))
     step = st.one_of(deeds, deeds, deeds, deeds, times, times, shocks, rules)
     steps: list[Step] = []
@@ -173,8 +174,20 @@ def contests(draw: st.DrawFn) -> tuple[Setup, list[Step]]:
 
     def deeds() -> list[Step]:
         calm = ["stopped", "all stopped", "quiet", "finish", "cancel", "settle"]
-        rough = ["cordon", "suspect", "back", "uncordon", "refuse"]
-        return [Do(draw(pick(calm * 3 + rough)), draw(st.integers(0, 5))) for _ in range(draw(st.integers(0, 4)))]
+        rough = [
+            "cordon",
+            "suspect",
+            "back",
+            "uncordon",
+            "refuse",
+            "fault",
+            "fault",
+            "recover",
+            "foreign",
+            "turn",
+            "shut",
+        ]
+        return [Do(draw(pick(calm * 3 + rough)), draw(st.integers(0, 20))) for _ in range(draw(st.integers(0, 4)))]
 
     steps: list[Step] = [
         *jobs([draw(pick(leaves)), draw(pick(leaves))], [0, 0, 300], 8),

@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import NamedTuple
 
-from muster.core.state import Job, Room, State
+from muster.core.state import Job, Node, Room, State
 from muster.events.policy import Lane, QueueSpec
 from muster.events.types import Device, Inventory
 
@@ -283,9 +283,29 @@ class Free(NamedTuple):
     memory: int
 
 
-def free_of(books: Books, name: str, claims: Iterable[tuple[Job, Holding]]) -> Free:
-    inventory = books.state.nodes[name].inventory
-    devices = [(1000, device.memory_mib) for device in inventory.devices]
+def takes_none(node: Node, device: Device) -> bool:
+    """Whether a device takes no new work."""
+    found = node.conditions.get(device.uuid)
+    alone = found is not None and found.action == "no_gangs" and not found.until_at
+    return device.uuid in node.device_cordons or (found is not None and not alone)
+
+
+def takes_one(node: Node, device: Device) -> bool:
+    """Whether a device takes work of one device only."""
+    found = node.conditions.get(device.uuid)
+    return found is not None and found.action == "no_gangs"
+
+
+def free_of(books: Books, name: str, claims: Iterable[tuple[Job, Holding]], *, sound: bool = False) -> Free:
+    """`sound`: as if nothing were wrong with the devices."""
+    node = books.state.nodes[name]
+    inventory = node.inventory
+    devices = [
+        (1000, device.memory_mib)
+        if sound
+        else (0 if takes_none(node, device) else 1000, device.memory_mib - node.foreign_mib.get(device.uuid, 0))
+        for device in inventory.devices
+    ]
     cpus, memory = inventory.cpus, inventory.memory_mib
     for job, holding in claims:
         for piece in holding:
@@ -319,7 +339,7 @@ def free_later(books: Books, *, but: Iterable[int] = ()) -> dict[str, Free]:
 
 
 def nothing_runs(books: Books) -> dict[str, Free]:
-    return {name: free_of(books, name, []) for name in books.state.nodes}
+    return {name: free_of(books, name, [], sound=True) for name in books.state.nodes}
 
 
 def can_place(state: State, job: Job, free: dict[str, Free], *, anywhere: bool = False) -> bool:
@@ -328,7 +348,7 @@ def can_place(state: State, job: Job, free: dict[str, Free], *, anywhere: bool =
     names = [
         name
         for name, node in sorted(state.nodes.items())
-        if (anywhere or (node.status == "ready" and not node.cordoned and not node.strays))
+        if (anywhere or (node.status == "ready" and not (node.cordoned or node.strays or node.degraded)))
         and (anywhere or job.excluded.get(name, 0) <= state.time_at)
         and (spec.where.nodes is None or name in spec.where.nodes)
         and all(node.inventory.labels.get(key) == value for key, value in spec.where.labels.items())
@@ -346,7 +366,7 @@ def can_place(state: State, job: Job, free: dict[str, Free], *, anywhere: bool =
     models = [model for model in models if spec.gpu.model is None or model in spec.gpu.model]
     pools = groups if linked else [names]
     for model in models:
-        most = {name: most_devices(state, job, name, model, free[name]) for name in names}
+        most = {name: most_devices(state, job, name, model, free[name], sound=anywhere) for name in names}
         if not (isinstance(spec.nodes, int) and spec.nodes > 1) and any(n >= spec.gpus for n in most.values()):
             return True
         if spec.nodes is None and spec.gpus <= largest(state):
@@ -368,11 +388,15 @@ def largest(state: State) -> int:
     )
 
 
-def most_devices(state: State, job: Job, name: str, model: str, free: Free) -> int:
+def most_devices(state: State, job: Job, name: str, model: str, free: Free, *, sound: bool) -> int:
     """How many devices of a model a worker of this job can have on a node."""
-    devices = state.nodes[name].inventory.devices
+    node = state.nodes[name]
+    devices = node.inventory.devices
     count = sum(
-        device.model == model and compute >= compute_of(job) and mib >= device_mib(job, device)
+        device.model == model
+        and compute >= compute_of(job)
+        and mib >= device_mib(job, device)
+        and (sound or job.spec.gpus == 1 or not takes_one(node, device))
         for device, (compute, mib) in zip(devices, free.devices, strict=True)
     )
     cpus, memory = host_of(job, 1, 1)
