@@ -14,8 +14,8 @@ ONE_NODE = "--gpus 2 --nodes 1"
 
 
 def sums(text: str) -> list[tuple[int, int, int]]:
-    """What the processes say: their numbers, of how many, the sums. Unbuffered, as torchrun starts them, a process writes
-    a line's end apart, so that another's line can come before it."""
+    """What the processes say: their numbers, of how many, the sums. Unbuffered, as torchrun starts them, they write the
+    end of a line apart, and another's line can come before it."""
     found = re.findall(r"(?:process|worker) (\d+) of (\d+), the sum is (\d+)", text)
     return sorted((int(number), int(count), int(total)) for number, count, total in found)
 
