@@ -4,6 +4,7 @@ from cluster_script import Script, inventory, spec
 from msgspec.structs import replace
 from policy_script import AT_ONCE
 
+from muster.core.decide import decide
 from muster.core.explain import explain
 from muster.events import types as t
 from muster.events.spec import JobSpec, RetrySpec, WhereSpec
@@ -126,3 +127,14 @@ def test_who_gets_the_room_made_for_it_gets_its_ports_too() -> None:
         Endpoint("10.0.0.1", 21_000 + job),
         Endpoint("10.0.0.2", 21_000 + job),
     ]
+
+
+def test_an_allocation_whose_first_endpoint_is_not_the_master_s_is_refused() -> None:
+    script = two_nodes()
+    job = script.submit(tensorflow())
+    decided = allocated(decide(script.cluster), job)
+    script.append(replace(decided, endpoints=decided.endpoints[::-1]))
+    assert "does not give each worker a port" in script.cluster.state.refusals[-1].reason
+    script.append(replace(decided, endpoints=decided.endpoints[:1]))
+    assert len(script.cluster.state.refusals) == 2
+    assert script.job(job).phase == "PENDING"

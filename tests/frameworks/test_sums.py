@@ -50,6 +50,7 @@ async def test_all_reduce(
         everything = await said(site, job["id"], workers)
         assert sums(everything) == expected(processes)
         assert set(sums(shown)) <= set(expected(processes))
+        assert "clean" in await site.muster("audit")
 
 
 async def test_a_process_that_fails_ends_the_gang_at_once_and_the_job_with_its_code(tmp_path: Path) -> None:
