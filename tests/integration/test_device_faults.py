@@ -320,6 +320,26 @@ async def test_foreign_memory_is_left_alone(site: GpuSite) -> None:
     await site.cancel(whole, second)
 
 
+async def test_devices_that_changed_places_keep_their_work(site: GpuSite) -> None:
+    machine = site.machines["node-2"]
+    job, device, pid = await site.running("node-2")
+    one, two = machine.gpus
+    one.bus, two.bus = two.bus, one.bus
+    machine.gpus.reverse()
+    machine.write()
+
+    async def moved() -> bool:
+        [worker] = (await site.job(job))["workers"]
+        return bool(worker["devices"] == [1 - device])
+
+    await until_answer(moved, "its device has another number")
+    assert lives(pid)
+    other, free, _ = await site.running("node-2")
+    assert free == device
+    assert (await site.job(job))["attempts"] == 1
+    await site.cancel(job, other)
+
+
 async def test_a_driver_that_was_changed_under_a_running_job(site: GpuSite) -> None:
     machine = site.machines["node-2"]
     job, _, pid = await site.running("node-2")
@@ -350,7 +370,9 @@ async def test_a_device_off_the_bus_takes_the_node_out_until_it_is_restarted(sit
     assert lives(pid)
     assert (await site.job(other))["state"] == "RUNNING"
     site.restart("node-2")
-    assert [fault["xid"] for fault in await site.next_registration("node-2")] == [79]
+    faults = await site.next_registration("node-2")
+    assert [fault["xid"] for fault in faults if fault["index"] == device] == [79]
+    assert await site.condition("node-2", device) == "quarantine"
     assert (await site.job(job))["state"] == "PENDING"
     await site.cancel(job, other)
 
