@@ -45,7 +45,7 @@ def _check_devices(cluster: Cluster, node: Node) -> None:
     where = f"after entry {cluster.state.sequence}, node {node.name}"
     uuids = set(node.uuids())
     assert len(uuids) == len(node.inventory.devices) + len(node.absent), f"{where}: two devices of one uuid"
-    for kept in (node.conditions, node.device_cordons, node.device_errors):
+    for kept in (node.conditions, node.device_cordons, node.device_errors, node.device_vouched):
         assert kept.keys() <= uuids, f"{where}: {kept.keys() - uuids} are no devices of it"
     for uuid, condition in node.conditions.items():
         by_time = condition.action in ("suspect", "probation")
