@@ -10,20 +10,21 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from muster.events.telemetry import DeviceSample
 from muster.events.types import Device, DeviceFault, ForeignUse, Inventory
-from muster.node_agent.blame import EVERYBODY, Blame, Source, is_alive
+from muster.node_agent.blame import EVERYBODY, Blame, is_alive
 from muster.node_agent.devices import Degraded, Look, RawDevices, Work
 from muster.node_agent.foreign import Steadied, foreign_mib, in_steps
 from muster.node_agent.health import LASTING, Finding, fault_of, finding_of, findings_of, incident_of
-from muster.node_agent.kernel_log import KERNEL_LOG, KernelLog, bus_address
-from muster.node_agent.readings import DeviceReading, MachineReading, Worktree, XidEvent
+from muster.node_agent.hearing import Hearing, Told
+from muster.node_agent.kernel_log import KERNEL_LOG, bus_address
+from muster.node_agent.readings import DeviceReading, MachineReading, Worktree
 from muster.node_agent.resets import ResetSettings, reset_device
 from muster.node_agent.standing import Standing
 
@@ -31,9 +32,6 @@ logger = logging.getLogger(__name__)
 
 SETTLE_S: Final = 5.0
 SETTLE_LOOK_S: Final = 0.1
-HELD_S: Final = 0.5
-"""How long NVML's word of an Xid waits for the kernel's log, which also names the process."""
-RETRY_S: Final = 1.0
 INIT_PID_NAMESPACE: Final = "pid:[4026531836]"
 
 
@@ -54,11 +52,6 @@ class _View(NamedTuple):
     reading: MachineReading | None
 
 
-class _Told(NamedTuple):
-    event: XidEvent
-    source: Source
-
-
 class CheckedDevices:
     """A `DeviceSource` of real devices."""
 
@@ -69,7 +62,7 @@ class CheckedDevices:
         self._standing = Standing(settings.kept)
         if settings.forget:
             self._standing.forget()
-        self._log = KernelLog(settings.kernel_log)
+        self._hearing = Hearing(settings.kernel_log, raw.next_xid)
         self._blame = Blame()
         self._steadied = Steadied()
         self._devices: list[Device] = []
@@ -82,10 +75,6 @@ class CheckedDevices:
         self._asking = asyncio.Lock()
         self._next_view: asyncio.Task[_View] | None = None  # asked for, not begun
         self._views: set[asyncio.Task[_View]] = set()
-        self._xids: asyncio.Queue[_Told] = asyncio.Queue()
-        self._held: dict[XidEvent, asyncio.TimerHandle] = {}
-        self._undealt = False
-        self._ears: list[asyncio.Task[None]] = []
 
     # -- DeviceSource -------------------------------------------------------------------------------------------
 
@@ -111,45 +100,28 @@ class CheckedDevices:
 
     async def next_fault(self, work: Work) -> DeviceFault:
         """See `DeviceSource`."""
-        self._listen()
-        if self._undealt:
-            self._undealt = False
-            self._xids.task_done()
         while True:
-            told = await self._xids.get()
-            try:
-                fault = await self._fault(told, work)
-            except BaseException:
-                self._xids.task_done()
-                raise
+            fault = await self._fault(await self._hearing.next(), work)
             if fault is not None:
-                self._undealt = True
                 return fault
-            self._xids.task_done()
 
     async def settle(self, tree: Worktree) -> None:
         """See `DeviceSource`."""
         self._blame.remember(tree, _now_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                self._hear_log()
+                self._hearing.read_log()
                 await self._unlisted(tree)
-                self._hear_log()
-                for event in list(self._held):
-                    self._release(event)
-                if self._ears:
-                    await self._xids.join()
+                await self._hearing.dealt()
 
     async def close(self) -> None:
         """See `DeviceSource`."""
-        tasks = [*self._ears, *self._views]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._ears, self._next_view = [], None
-        for timer in self._held.values():
-            timer.cancel()
-        self._log.close()
+        await self._hearing.close()
+        views = list(self._views)
+        for view in views:
+            view.cancel()
+        await asyncio.gather(*views, return_exceptions=True)
+        self._next_view = None
         await self._raw.close()
 
     # -- asking NVML --------------------------------------------------------------------------------------------
@@ -320,33 +292,7 @@ class CheckedDevices:
 
     # -- Xids ---------------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        if not self._ears:
-            self._ears = [asyncio.create_task(_kept_up(ear)) for ear in (self._listen_to_log, self._listen_to_nvml)]
-
-    async def _listen_to_log(self) -> None:
-        while True:
-            await self._log.wait()
-            self._hear_log()
-
-    async def _listen_to_nvml(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            event = await self._raw.next_xid()
-            if self._log.readable and finding_of(event) is None and event not in self._held:
-                self._held[event] = loop.call_later(HELD_S, self._release, event)
-            else:
-                self._xids.put_nowait(_Told(event, "nvml"))
-
-    def _hear_log(self) -> None:
-        for event in self._log.read():
-            self._xids.put_nowait(_Told(event, "log"))
-
-    def _release(self, event: XidEvent) -> None:
-        self._held.pop(event).cancel()
-        self._xids.put_nowait(_Told(event, "nvml"))
-
-    async def _fault(self, told: _Told, work: Work) -> DeviceFault | None:
+    async def _fault(self, told: Told, work: Work) -> DeviceFault | None:
         """What an Xid makes of a device; None where that is known already."""
         event = told.event
         device = self._device_at(event.pci_bus_id)
@@ -372,17 +318,6 @@ class CheckedDevices:
         where = bus_address(bus_id)
         found = (device for device in self._devices if where and bus_address(device.pci_bus_id) == where)
         return next(found, None)
-
-
-async def _kept_up(listen: Any) -> None:
-    """Listen for ever, whatever goes wrong."""
-    while True:
-        work: Coroutine[Any, Any, None] = listen()
-        try:
-            await work
-        except Exception:
-            logger.exception("errors of devices are not heard for a moment")
-        await asyncio.sleep(RETRY_S)
 
 
 def _waits_for_reset(findings: Sequence[Finding]) -> bool:

@@ -1,0 +1,98 @@
+"""Hearing of Xids: from the kernel's log, which also names the process, and from NVML, which is sure to tell.
+
+What NVML tells of an error that fails a job alone waits a moment for the log's word of it. Nothing is lost while nobody
+asks; to ask for the next one is to have dealt with the one before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from muster.node_agent.blame import Source
+from muster.node_agent.health import finding_of
+from muster.node_agent.kernel_log import KernelLog
+from muster.node_agent.readings import XidEvent
+
+logger = logging.getLogger(__name__)
+
+HELD_S: Final = 0.5
+RETRY_S: Final = 1.0
+
+
+class Told(NamedTuple):
+    """An Xid, and who told of it."""
+
+    event: XidEvent
+    source: Source
+
+
+class Hearing:
+    """Both sources together. `next_xid` waits for the next one that NVML tells of."""
+
+    def __init__(self, kernel_log: Path, next_xid: Callable[[], Awaitable[XidEvent]]) -> None:
+        self._log = KernelLog(kernel_log)
+        self._next_xid = next_xid
+        self._told: asyncio.Queue[Told] = asyncio.Queue()
+        self._held: dict[XidEvent, asyncio.TimerHandle] = {}
+        self._undealt = False
+        self._ears: list[asyncio.Task[None]] = []
+
+    async def next(self) -> Told:
+        """Wait for the next one."""
+        if not self._ears:
+            self._ears = [asyncio.create_task(_for_ever(ear)) for ear in (self._hear_log, self._hear_nvml)]
+        if self._undealt:
+            self._undealt = False
+            self._told.task_done()
+        told = await self._told.get()
+        self._undealt = True
+        return told
+
+    def read_log(self) -> None:
+        """Take what the kernel's log has by now."""
+        for event in self._log.read():
+            self._told.put_nowait(Told(event, "log"))
+
+    async def dealt(self) -> None:
+        """Return when all that was told has been dealt with, and nothing is held back; at once where nobody asks."""
+        self.read_log()
+        for event in list(self._held):
+            self._release(event)
+        if self._ears:
+            await self._told.join()
+
+    async def close(self) -> None:
+        """Hear nothing more."""
+        for ear in self._ears:
+            ear.cancel()
+        await asyncio.gather(*self._ears, return_exceptions=True)
+        self._ears = []
+        for timer in self._held.values():
+            timer.cancel()
+        self._log.close()
+
+    async def _hear_log(self) -> None:
+        await self._log.wait()
+        self.read_log()
+
+    async def _hear_nvml(self) -> None:
+        event = await self._next_xid()
+        if self._log.readable and finding_of(event) is None and event not in self._held:
+            self._held[event] = asyncio.get_running_loop().call_later(HELD_S, self._release, event)
+        else:
+            self._told.put_nowait(Told(event, "nvml"))
+
+    def _release(self, event: XidEvent) -> None:
+        self._held.pop(event).cancel()
+        self._told.put_nowait(Told(event, "nvml"))
+
+
+async def _for_ever(hear: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await hear()
+        except Exception:
+            logger.exception("errors of devices are not heard for a moment")
+            await asyncio.sleep(RETRY_S)
