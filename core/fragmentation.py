@@ -84,18 +84,18 @@ class Measure:
         self._amounts: Final[dict[tuple[int, tuple[DeviceLeft, ...]], int]] = {}
         self.kinds: Final[list[Device]] = []  # a kind is a number here: devices that differ in nothing that counts
         self.traits: Final[list[Traits]] = []  # by kind
-        self._numbers: Final[dict[Traits, int]] = {}
+        self._numbers: Final[dict[tuple[str, int, int, bool], int]] = {}
         self.total: Final = sum(weight for _, weight in mix)
         self._steps: Final = _steps(self.total)
 
     def kind(self, device: Device, *, single: bool = False) -> int:
         """The number of a device's kind; `single` ones take work of one device only."""
-        traits = Traits(device.model, device.memory_mib, device.nominal_mib, single)
+        traits = (device.model, device.memory_mib, device.nominal_mib, single)
         number = self._numbers.get(traits)
         if number is None:
             number = self._numbers[traits] = len(self.kinds)
             self.kinds.append(device)
-            self.traits.append(traits)
+            self.traits.append(Traits(*traits))
         return number
 
     def score(self, change: int) -> int:
@@ -199,8 +199,8 @@ class Fragmentation:
         return tuple(sorted(numbers))
 
     def _left(self, room: "NodeRoom") -> list[DeviceLeft]:
-        kind, single = self.measure.kind, room.ailments.single
-        kinds = [kind(device, single=device.index in single) for device in room.inventory.devices]
+        kind, devices, single = self.measure.kind, room.inventory.devices, room.ailments.single
+        kinds = [kind(each, single=each.index in single) for each in devices] if single else map(kind, devices)
         return list(map(DeviceLeft, kinds, room.device_compute, room.device_memory_mib))
 
     def _regroup(self, rooms: Mapping[str, "NodeRoom"]) -> None:
