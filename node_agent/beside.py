@@ -47,7 +47,10 @@ def _pids(worker: Worker, among: dict[int, tree.ProcessStat]) -> frozenset[int]:
 async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> None:
     """Delete the folders of workers long over. See `Workers.clean`."""
     while True:
-        await asyncio.to_thread(workers.clean, keep_s, keep_count, time.time())
+        try:
+            await asyncio.to_thread(workers.clean, keep_s, keep_count, time.time())
+        except OSError as error:
+            logger.warning("old folders cannot be deleted: %s", error)
         await asyncio.sleep(CLEAN_EVERY_S)
 
 

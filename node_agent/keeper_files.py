@@ -73,7 +73,7 @@ def read_stop() -> dict[str, Any] | None:
             "notice_ms": int(order.get("notice_ms", 0)),
             "signal": str(order.get("signal", "")),
         }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -38,10 +38,17 @@ class Keepers:
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
+        self.mark = os.path.realpath(log_path)
+        """An argument in the command line of every keeper of this agent, and of earlier ones on its data folder."""
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._answers: dict[str, asyncio.Future[Running | None]] = {}
         self._sending = asyncio.Lock()
+
+    @property
+    def zygote_pid(self) -> int:
+        """0 = none runs."""
+        return self._process.pid if self._process is not None else 0
 
     async def start(self, folder: WorkerFolder) -> Running | None:
         """Have the folder's ticket taken. None if no program ran, or that is not known: the folder tells."""
@@ -71,7 +78,7 @@ class Keepers:
         if self._socket is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             root = str(Path(muster.__file__).parent.parent)
-            arguments = ["-I", "-S", "-E", "-X", "utf8", "-c", _BOOTSTRAP, root, str(theirs.fileno())]
+            arguments = ["-I", "-S", "-E", "-X", "utf8", "-c", _BOOTSTRAP, root, str(theirs.fileno()), self.mark]
             with theirs, self._log_path.open("ab") as complaints:
                 self._process = subprocess.Popen(
                     [sys.executable, *arguments],

@@ -138,17 +138,21 @@ def marked(marker: bytes) -> list[int]:
     return with_descendants(roots, everyone)
 
 
-def working_in(folder: str, code: bytes) -> set[int]:
-    """Processes that work in a folder directly below `folder`, deleted or not, with `code` in their command line."""
+def working_for(folder: str, code: bytes, mark: bytes) -> set[int]:
+    """Processes with `code` in their command line that have `mark` as an argument, or work in a folder directly below
+    `folder`, deleted or not."""
     found = set()
     for pid in processes():
-        with contextlib.suppress(OSError):
-            where = os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
-            if os.path.dirname(where) == folder:
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    if code in file.read():
-                        found.add(pid)
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read()
+            if code in line and (mark in line.split(b"\0") or _works_below(pid, folder)):
+                found.add(pid)
     return found
+
+
+def _works_below(pid: int, folder: str) -> bool:
+    where = os.readlink(f"/proc/{pid}/cwd").removesuffix(" (deleted)")
+    return os.path.dirname(where) == folder
 
 
 def send(pids: list[int], *signals: int) -> None:

@@ -20,6 +20,7 @@ from muster.node_agent.accounts import Account
 from muster.node_agent.cleanup import removed
 from muster.node_agent.keeper_files import open_regular, read_small, write_file
 from muster.node_agent.launch import MARKER
+from muster.node_agent.removal import remove_tree
 from muster.node_agent.runtime import VARIABLES
 
 Content = TypeVar("Content")
@@ -56,8 +57,8 @@ class Ticket(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True):
     """The worker's first process, written before its program runs."""
 
-    pid: int
-    start_ticks: int
+    pid: Natural
+    start_ticks: Natural
     boot_id: str
     cgroup: str
 
@@ -122,7 +123,7 @@ class WorkerFolder:
         """Take the ticket back; False if a keeper has it."""
         try:
             (self.path / "ticket").rename(self.path / "revoked")
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
         return True
 
@@ -131,8 +132,11 @@ class WorkerFolder:
         (self.path / "revoked").rename(self.path / "ticket")
 
     def claimed(self) -> Ticket | None:
-        """The ticket that a keeper took; None if none ever did, or it cannot be read."""
-        return self._read("claimed", Ticket)
+        """The ticket that a keeper took; None if none ever did, or it cannot be read, or is another worker's."""
+        ticket = self._read("claimed", Ticket)
+        return (
+            ticket if ticket is not None and self.path.name == f"{ticket.job}.{ticket.attempt}.{ticket.rank}" else None
+        )
 
     def started(self) -> Started | None:
         """The first process, if it came so far."""
@@ -204,22 +208,22 @@ class WorkerFolder:
     def acknowledged_s(self) -> float | None:
         """When the log had the exit (seconds since the epoch); None while it has not."""
         try:
-            return (self.path / "acknowledged").stat().st_mtime
-        except (FileNotFoundError, NotADirectoryError):
+            return (self.path / "acknowledged").lstat().st_mtime
+        except OSError:
             return None
 
     def remove_cache(self) -> None:
         """Delete what the worker compiled."""
-        shutil.rmtree(self.path / "cache", ignore_errors=True)
+        remove_tree(self.path / "cache")
 
     def remove(self) -> None:
         """Delete the folder. What cannot be deleted stays for the next time."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
     def _read(self, name: str, kind: type[Content]) -> Content | None:
         try:
             return msgspec.json.decode(read_small(str(self.path / name)), type=kind)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
 

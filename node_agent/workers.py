@@ -113,8 +113,9 @@ class Workers:
 
     async def end_orphans(self) -> None:
         """Return when no keeper of this data folder is left but those adopted. A job can delete its worker's folder,
-        or spoil it: nobody knows of that worker then, and what a registration does not list must not run. What an
-        adopted keeper keeps stays: until it has become the program, a first process looks like its keeper."""
+        move it away, or spoil it: nobody knows of that worker then, and what a registration does not list must not
+        run. What an adopted keeper keeps stays: until it has become the program, a first process looks like its keeper.
+        """
         while orphans := await asyncio.to_thread(self._orphans):
             for keeper_pid in orphans:
                 logger.warning("keeper %d has lost its folder: what it keeps is killed", keeper_pid)
@@ -122,7 +123,8 @@ class Workers:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _orphans(self) -> set[int]:
-        keepers = tree.working_in(os.path.realpath(self._folder), KEEPER_CODE)
+        keepers = tree.working_for(os.path.realpath(self._folder), KEEPER_CODE, os.fsencode(self._keepers.mark))
+        keepers.discard(self._keepers.zygote_pid)
         adopted = {worker.keeper_pid for worker in self.running() if worker.keeper_pid}
         return keepers.difference(tree.with_descendants(adopted, tree.processes()))
 
@@ -178,7 +180,7 @@ class Workers:
                 while worker.folder.keeper_pid() is not None and worker.folder.exit() is None:
                     started = worker.folder.started()
                     if started is not None:
-                        worker.pid = started.pid
+                        worker.pid, worker.keeper_pid = started.pid, worker.folder.keeper_pid() or 0
                         return
                     await asyncio.sleep(LOOK_AGAIN_S)
 

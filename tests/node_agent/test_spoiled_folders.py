@@ -5,6 +5,7 @@ of its worker runs.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from agent_world import DEADLINE_S, FakeLink, NewNode, alive, start, stop
 
 from muster.events.types import WorkerExited, WorkerStarted
-from muster.node_agent import workers
+from muster.node_agent import beside, workers
 from muster.node_agent.link import LogAsk
 
 
@@ -74,7 +75,16 @@ async def test_a_worker_that_deletes_its_folder_is_stopped(
 
 @pytest.mark.parametrize(
     "spoil",
-    ["rm -r {folder}", "rm -r {folder} && touch {folder}", "rm {folder}/claimed", "touch {folder}/acknowledged"],
+    [
+        "rm -r {folder}",
+        "rm -r {folder} && touch {folder}",
+        "rm -r {folder} && ln -s 5.1.0 {folder}",
+        "mv {folder} {folder}/../../elsewhere",
+        "rm {folder}/claimed",
+        "sed -i s/:5,/:-5,/ {folder}/claimed",
+        "touch {folder}/acknowledged",
+        "ln -s acknowledged {folder}/acknowledged",
+    ],
 )
 async def test_what_a_new_agent_knows_nothing_of_is_dead_before_it_registers(
     new_node: NewNode, link: FakeLink, spoil: str
@@ -95,6 +105,47 @@ async def test_what_a_new_agent_knows_nothing_of_is_dead_before_it_registers(
     assert registered.workers == []
     assert not alive(pid)
     assert not any(map(alive, other))
+
+
+@pytest.mark.parametrize("file", ["claimed", "started", "exit", "stop"])
+async def test_a_file_that_cannot_be_taken_apart_keeps_no_new_agent_away(
+    new_node: NewNode, link: FakeLink, file: str
+) -> None:
+    first = new_node()
+    life = (await first.registered()).incarnation
+    ready = first.agent._settings.data / "ready"
+    deep = "import sys; open(sys.argv[1], 'w').write('{\"x\":' + '[' * 200_000)"
+    await link.command(
+        start(life, f'{sys.executable} -c "$DEEP" ../{file}; mkfifo {ready}; exec sleep 1000', env={"DEEP": deep})
+    )
+    pid = (await link.fact(WorkerStarted)).pid
+    await until(ready.exists)
+    await first.crash()
+
+    registered = await new_node().registered()
+
+    assert alive(pid) == bool(registered.workers)
+    if registered.workers:
+        await link.command(stop(registered.incarnation, grace_ms=100))
+        await link.fact(WorkerExited)
+        assert not alive(pid)
+
+
+async def test_cleaning_goes_on_whatever_jobs_leave(
+    new_node: NewNode, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "CLEAN_EVERY_S", 0.01)
+    node = new_node(keep_count=0)
+    life = (await node.registered()).incarnation
+    folders = node.agent._settings.data / "workers"
+    await link.command(start(life, "ln -s acknowledged ../acknowledged", job=5))
+    await link.fact(WorkerExited, job=5)
+    await link.command(start(life, "mkdir -p a/b; chmod 0 a ../work", job=6))
+    await link.fact(WorkerExited, job=6)
+    await link.command(start(life, f"mv {folders} {folders}.away; sleep 0.1; mv {folders}.away {folders}", job=7))
+    await link.fact(WorkerExited, job=7)
+
+    await until(lambda: list(folders.iterdir()) == [])
 
 
 async def test_an_exit_that_cannot_be_written_ends_the_worker_as_lost(new_node: NewNode, link: FakeLink) -> None:
