@@ -28,9 +28,9 @@ XIDS_KEPT: Final = 10_000
 
 
 class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How NVML is asked. `start_s` is allowed for starting it (a driver without persistence takes its time), `answer_s`
-    for each answer and `kill_s` for dying. A device that cannot be read is tried again every `skip_s`, a trouble every
-    `retry_s` to `retry_most_s`."""
+    """How NVML is asked. `start_s` is allowed for starting it (a driver without persistence takes its time) and then
+    for all devices together, `answer_s` for each of them, and `kill_s` for dying. A device that cannot be read is tried
+    again every `skip_s`, a trouble every `retry_s` to `retry_most_s`."""
 
     start_s: float = 30.0
     answer_s: float = 8.0
@@ -120,17 +120,21 @@ class NvmlProcess:
         return machine
 
     async def _ask_around(self, kind: AskKind) -> MachineReading:
-        """Ask, leaving out device after device that it ends at."""
+        """Ask, leaving out device after device that it ends at: as many as there is time for, the others next time."""
+        give_up_at = asyncio.get_running_loop().time() + self._settings.start_s
         while True:
             try:
                 return await self._ask_once(kind)
             except _EndedError as error:
                 if not error.device and not error.hung and not error.young:
                     continue  # it ended some time ago, or was killed
-                if not error.device or error.device in self._skipped:
+                now = asyncio.get_running_loop().time()
+                known = not error.device or error.device in self._skipped
+                if not known:
+                    logger.warning("device %s cannot be read: %s", error.device, error)
+                    self._skipped[error.device] = now + self._settings.skip_s
+                if known or now >= give_up_at:
                     raise NvmlTroubleError("nvml_hung" if error.hung else "nvml_failed", str(error)) from error
-                logger.warning("device %s cannot be read: %s", error.device, error)
-                self._skipped[error.device] = asyncio.get_running_loop().time() + self._settings.skip_s
 
     async def _ask_once(self, kind: AskKind) -> MachineReading:
         """Raises _EndedError, and NvmlTroubleError where NVML says so itself."""
@@ -186,6 +190,7 @@ class _Child:
         self._ready = False
         self._young = True
         self._deadline: asyncio.Timeout | None = None
+        self._give_up_at = 0.0
         self._answer: asyncio.Future[Answer | Trouble] | None = None
         self._listening = asyncio.create_task(self._listen())
 
@@ -213,7 +218,9 @@ class _Child:
 
     async def ask(self, ask: Ask) -> Answer | Trouble:
         """The answer. Raises _EndedError."""
+        clock = asyncio.get_running_loop().time
         self._answer = asyncio.get_running_loop().create_future()
+        self._give_up_at = clock() + self._settings.start_s
         within_s = self._settings.answer_s if self._ready else self._settings.start_s
         try:
             async with asyncio.timeout(within_s) as self._deadline:
@@ -223,7 +230,11 @@ class _Child:
                 waited: set[asyncio.Future[Any]] = {self._answer, self._listening}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise _EndedError(self._touching, "NVML does not answer in time", hung=True, young=self._young) from None
+            all_slow = clock() >= self._give_up_at  # which is not the doing of the one that happens to be asked
+            device = "" if all_slow else self._touching
+            raise _EndedError(device, "NVML does not answer in time", hung=True, young=self._young) from None
+        finally:
+            self._deadline = None
         if not self._answer.done():
             detail = await self._how_it_ended()
             killed = self.process.returncode == -signal.SIGKILL  # by somebody, or for want of memory: no device's doing
@@ -237,18 +248,21 @@ class _Child:
         while line := await self._output.readline():
             match decode(line):
                 case Touching(device):
-                    self._touching = device
-                    self._got_ready()
+                    self._touch(device)
                 case Xid(event):
                     self._heard(event)
                 case told if self._answer is not None and not self._answer.done():
                     self._answer.set_result(told)
 
-    def _got_ready(self) -> None:
-        """NVML is initialised: from now on it must be quick."""
-        if not self._ready and self._deadline is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time() + self._settings.answer_s)
-        self._ready = True
+    def _touch(self, device: str) -> None:
+        """NVML is initialised: from now on each device must be quick, and all of them together not too slow."""
+        now = asyncio.get_running_loop().time()
+        self._touching = device
+        if not self._ready:
+            self._ready = True
+            self._give_up_at = now + self._settings.start_s
+        if self._deadline is not None:
+            self._deadline.reschedule(min(now + self._settings.answer_s, self._give_up_at))
 
     async def _how_it_ended(self) -> str:
         try:

@@ -44,7 +44,7 @@ def standin() -> Path:
 @dataclass
 class Gpu:
     """One device. None: not supported. `processes` are (pid, MiB or -1 = not told); `failures` are (function or "*",
-    NVML's code or "hang" or "segfault")."""
+    NVML's code or "hang" or "segfault" or "slow")."""
 
     bus: str
     uuid: str

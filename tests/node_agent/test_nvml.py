@@ -1,6 +1,7 @@
 """The NVML process: real bindings on the stand-in library, with everything that can go wrong there."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -176,6 +177,42 @@ async def test_a_device_that_takes_the_process_down_is_left_out(tmp_path: Path, 
     before = process.pid
     await process.samples()
     assert process.pid == before, "it is left out, and the process goes on"
+
+
+async def test_slow_devices_are_not_left_out(tmp_path: Path, start: NewProcess) -> None:
+    machine = mixed(tmp_path / "m")
+    machine.failures = [("nvmlDeviceGetTemperature", "slow")]
+    reading = await start(machine, answer_s=1.0).inventory()  # 0.3 s each, 1.2 s together
+    assert [device.trouble for device in reading.devices] == [None] * 4
+
+
+async def test_a_machine_of_which_everything_is_slow_is_in_trouble_as_a_whole(
+    tmp_path: Path, start: NewProcess
+) -> None:
+    machine = mixed(tmp_path / "m")
+    process = start(machine, start_s=2.0, retry_s=0.0, retry_most_s=0.0)
+    await process.samples()
+    machine.failures = [("nvmlDeviceGetTemperature", "slow"), ("nvmlDeviceGetClockInfo", "slow")]
+    machine.write()  # 0.9 s each, 3.6 s together
+    assert await trouble_of(process) == ("nvml_hung", "NVML does not answer in time")
+    machine.failures = []
+    machine.write()
+    assert troubles(await process.samples()) == [(gpu.bus, None) for gpu in machine.gpus]
+
+
+async def test_nobody_waits_for_all_devices_that_hang(tmp_path: Path, start: NewProcess) -> None:
+    machine = a100x8(tmp_path / "m")
+    process = start(machine, answer_s=0.5, start_s=1.2, retry_s=0.0, retry_most_s=0.0)
+    await process.samples()
+    for gpu in machine.gpus[:6]:
+        gpu.failures = [("nvmlDeviceGetTemperature", "hang")]
+    machine.write()
+    assert await trouble_of(process) == ("nvml_hung", "NVML does not answer in time")
+    reading = None
+    while reading is None:
+        with contextlib.suppress(NvmlTroubleError):
+            reading = await process.samples()
+    assert [device.trouble for device in reading.devices] == ["unreadable"] * 6 + [None] * 2
 
 
 async def test_a_device_without_a_handle_is_left_out_by_its_number(tmp_path: Path, start: NewProcess) -> None:

@@ -4,7 +4,7 @@
  * again whenever the file was replaced; which devices there are, and in which order, is settled by nvmlInit, as with the
  * real one: a device that has gone from the description since then is lost. What is not described is not supported.
  *
- * Lines: `driver VERSION`, `init CODE`, `path BUS BUS LEVEL`, `fail FUNCTION CODE|hang|segfault`, then a block for each
+ * Lines: `driver VERSION`, `init CODE`, `path BUS BUS LEVEL`, `fail FUNCTION CODE|hang|segfault|slow`, then a block for each
  * device: `device BUS UUID`, followed by its values (see `read_value`) and its own `fail` lines; FUNCTION may be `*`.
  * `events.txt` holds a line `BUS XID` for each event; a set delivers those that come after it was made. */
 
@@ -33,6 +33,7 @@ enum {
     GPU_IS_LOST = 15,
     HANG = -1,
     SEGFAULT = -2,
+    SLOW = -3, /* 0.3 s */
 };
 #define MAX_DEVICES 64
 #define MAX_LINKS 36
@@ -94,7 +95,10 @@ static const char *beside(const char *name, char *path) {
 static void read_failure(const char *rest, failure_t *failures, int *count) {
     char what[32] = "";
     if (*count == MAX_FAILURES || sscanf(rest, "%63s %31s", failures[*count].function, what) != 2) return;
-    failures[*count].what = !strcmp(what, "hang") ? HANG : !strcmp(what, "segfault") ? SEGFAULT : atoi(what);
+    failures[*count].what = !strcmp(what, "hang")       ? HANG
+                            : !strcmp(what, "segfault") ? SEGFAULT
+                            : !strcmp(what, "slow")     ? SLOW
+                                                        : atoi(what);
     (*count)++;
 }
 
@@ -200,6 +204,10 @@ static int enter(const device_t *device, const char *function) {
     if (what == SEGFAULT) {
         signal(SIGSEGV, SIG_DFL);
         raise(SIGSEGV);
+    }
+    if (what == SLOW) {
+        usleep(300000);
+        return SUCCESS;
     }
     return what;
 }
