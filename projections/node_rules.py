@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from muster.core.cluster import Cluster
 from muster.core.schedule import SECOND_NS
-from muster.core.state import Node, Stray
+from muster.core.state import Node, Stray, Worker
 from muster.events import types as t
 from muster.projections import device_rules, worker_rules
 
@@ -26,7 +26,7 @@ def node_registered(cluster: Cluster, event: t.NodeRegistered, touched: set[int]
     node = _begin_life(cluster, event)
     state = cluster.state
     listed = {(report.job, report.attempt, report.rank): report for report in event.workers}
-    for (job_id, rank), worker in list(cluster.workers_on.get(event.node, {}).items()):
+    for (job_id, rank), worker in _workers_on(cluster, event.node):
         job = state.jobs[job_id]
         attempt = job.attempt
         assert attempt is not None
@@ -37,16 +37,21 @@ def node_registered(cluster: Cluster, event: t.NodeRegistered, touched: set[int]
             worker_rules.lose_worker(cluster, job, worker, "its agent does not know it any more", never_ran=never_ran)
             continue
         worker.incarnation = event.incarnation
-        attempt.stop_ordered = False
         worker_rules.mark_running(cluster, job, attempt, worker, report.pid)
         if report.exit is not None:
             worker_rules.worker_gone(cluster, job, attempt, worker, report.exit)
         else:
+            attempt.stop_ordered = False
             cluster.review(job)
     node.strays = [Stray(*place) for place, report in listed.items() if report.exit is None]
     device_rules.note_listed(cluster, node, event.faults, touched)
     cluster.index_node(node)
     return None
+
+
+def _workers_on(cluster: Cluster, name: str) -> list[tuple[tuple[int, int], Worker]]:
+    """The workers on a node that are not gone, by job and rank: a restored fold has placed them in another order."""
+    return sorted(cluster.workers_on.get(name, {}).items(), key=lambda item: item[0])
 
 
 def _flaw(event: t.NodeRegistered) -> str:
@@ -155,7 +160,7 @@ def node_lost(cluster: Cluster, event: t.NodeLost, touched: set[int]) -> str | N
     node.status = "lost"
     node.lost_at = 0
     over = {(ref.job, ref.attempt) for ref in event.ended}
-    for (job_id, _), worker in list(cluster.workers_on.get(event.node, {}).items()):
+    for (job_id, _), worker in _workers_on(cluster, event.node):
         job = cluster.state.jobs[job_id]
         if job.attempt is not None and (job_id, job.attempt.number) in over:
             touched.add(job_id)

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_script import NO_RETRY, Script, inventory, spec
+from device_script import fault
 from log_maker import RandomCluster, fill, fold_of
 
 from muster.core.decide import decide
 from muster.events import codec
+from muster.events import types as t
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror
 from muster.projections.replay import fold_at
@@ -32,6 +35,42 @@ def test_a_restored_fold_goes_on_and_decides_like_the_one_that_never_stopped(see
         assert [codec.encode(event) for event in decide(restored.cluster)] == decisions
         restored.apply_all(entries[sequence:])
         assert restored.state_bytes() == live.state_bytes()
+
+
+def test_a_restored_fold_ends_jobs_in_the_order_of_the_one_that_never_stopped() -> None:
+    script = Script()
+    script.node("node-1", 2)
+    for priority in (0, 900):
+        script.submit(spec(1, priority=priority, retry=NO_RETRY))
+    script.settle()
+    jobs = list(script.cluster.state.jobs)
+    for job in jobs:
+        script.start(job)
+    restored = Fold.restore(script.fold.state_bytes())
+
+    script.node("node-1", 2)
+
+    restored.apply(script.entries[-1])
+    assert [job for _, job in script.cluster.state.ended] == jobs
+    assert restored.state_bytes() == script.fold.state_bytes()
+
+
+def test_a_restored_fold_stops_nobody_again_whose_worker_was_found_gone() -> None:
+    script = Script()
+    for name in ("node-1", "node-2"):
+        script.node(name, 1, fabric="f")
+    job = script.submit(spec(2, nodes=2))
+    script.settle()
+    script.start(job)
+    fault(script, 0, "reset", "node-1")
+    script.settle()
+    gone = t.WorkerReport(job, 1, 1, 4001, t.ExitStatus("exited", 0))
+
+    script.append(t.NodeRegistered("node-2", "another", inventory(1, address="10.0.0.2", fabric="f"), [gone], 120_000))
+
+    assert script.placed(job) == {"node-1": [0]}
+    assert decide(script.cluster) == []
+    assert decide(Fold.restore(script.fold.state_bytes()).cluster) == []
 
 
 async def test_the_mirror_gives_the_same_state_with_and_without_snapshots(tmp_path: Path) -> None:
