@@ -1,6 +1,13 @@
 """What agents send to the bounded telemetry stream: beats and device samples. Never an input of decisions."""
 
+from typing import Annotated
+
 import msgspec
+
+from muster.events.types import Natural
+
+Celsius = Annotated[int, msgspec.Meta(ge=-273, le=1_000_000)]
+Watts = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag_field="type", tag="Heartbeat.1", omit_defaults=True):
@@ -18,18 +25,18 @@ class DeviceSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     index: int
     uuid: str
-    memory_total_mib: int | None = None
-    memory_used_mib: int | None = None
-    sm_percent: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
+    memory_total_mib: Natural | None = None
+    memory_used_mib: Natural | None = None
+    sm_percent: Natural | None = None
+    temperature_c: Celsius | None = None
+    power_w: Watts | None = None
     healthy: bool | None = None
-    memory_reserved_mib: int | None = None
-    foreign_mib: int | None = None
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
+    memory_reserved_mib: Natural | None = None
+    foreign_mib: Natural | None = None
+    sm_clock_mhz: Natural | None = None
+    memory_clock_mhz: Natural | None = None
+    ecc_corrected: Natural | None = None
+    ecc_uncorrected: Natural | None = None
 
 
 class GpuSampled(msgspec.Struct, frozen=True, tag_field="type", tag="GpuSampled.1", omit_defaults=True):

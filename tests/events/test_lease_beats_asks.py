@@ -189,6 +189,28 @@ async def test_a_sample_that_is_none_or_speaks_for_another_node_is_not_heard(con
         assert (await anext(found)).sample.incarnation == "c"
 
 
+@pytest.mark.parametrize(
+    ("reading", "value"),
+    [
+        ("memory_total_mib", b"9" * 400),
+        ("memory_used_mib", b"-1"),
+        ("sm_percent", b"18446744073709551616"),
+        ("temperature_c", b"-170141183460469231731687303715884105728"),
+        ("power_w", b"1e308"),
+        ("ecc_corrected", b"-1"),
+    ],
+)
+async def test_a_sample_with_a_number_that_nothing_has_is_not_heard(
+    connect: Connect, reading: str, value: bytes
+) -> None:
+    agent = await connect("agent-node-1")
+    sound = msgspec.json.encode(GpuSampled("node-1", "life", [DeviceSample(0, "GPU-0")]))
+    await agent.request("muster.gpu.node-1", sound.replace(b'"GPU-0"', b'"GPU-0","%s":%s' % (reading.encode(), value)))
+    await NatsTelemetry(await connect("agent-node-2")).sample(GpuSampled("node-2", "b", []))
+    async with asyncio.timeout(20), aclosing(NatsSamples(await connect("api")).follow()) as found:  # type: ignore[type-var]
+        assert (await anext(found)).sample.node == "node-2"
+
+
 async def answer(question: Question) -> AsyncIterator[bytes]:
     if question.text == "nothing":
         return
