@@ -57,8 +57,8 @@ class Links:
 
         def cost(chosen: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
             within = sum(scores[one][other] for one, other in combinations(chosen, 2))
-            cut = sum(to_all[one] for one in chosen) - 2 * within
-            return -within - sum(to_beside[one] for one in chosen), cut, chosen
+            taken_away = sum(to_all[one] for one in chosen) - within
+            return -within - sum(to_beside[one] for one in chosen), taken_away, chosen
 
         sets: Iterable[tuple[int, ...]]
         if comb(len(candidates), size) <= EXACT_SETS:

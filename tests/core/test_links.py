@@ -211,3 +211,8 @@ def test_no_other_set_is_better_connected() -> None:
     for candidates in combinations(range(8), 6):
         chosen = described(CUBE_MESH).choose(candidates, 3)
         assert total(chosen) == max(map(total, combinations(candidates, 3)))
+
+
+def test_of_sets_as_well_connected_with_what_a_worker_has_the_rest_is_left_best_connected() -> None:
+    """Beside device 0: {4,5,6} and {1,3,4} have 164 each with it; the first leaves 1-3 (30), the other 5-6 (50)."""
+    assert described(CUBE_MESH).choose([1, 3, 4, 5, 6], 3, [0]) == [1, 3, 4]
