@@ -27,7 +27,12 @@ SIGNALS: Final = frozenset(
 
 _ANY: Final = JobSpec(command="true")
 T = TypeVar("T", bound=msgspec.Struct)
-_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+_IMAGE: Final = re.compile(
+    r"(?!(?:dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):)"
+    r"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?/)?"
+    r"[A-Za-z0-9][A-Za-z0-9._/-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?(?:@[A-Za-z0-9+._-]+:[0-9A-Fa-f]+)?"
+)
+"""A name of a registry or of the node's store: no engine's `TRANSPORT:PATH`, by which one could read others' files."""
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 

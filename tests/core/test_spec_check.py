@@ -41,6 +41,10 @@ def problems(**fields: Any) -> list[tuple[str, str]]:
         ({"framework": "caffe"}, "/framework", "known here: pytorch, tensorflow, mindspore, jax, none"),
         ({"image": "--privileged"}, "/image", "is no image's name"),
         ({"image": "nvcr.io/nvidia/pytorch 24.08"}, "/image", "is no image's name"),
+        ({"image": "oci-archive:/home/ada/private.tar"}, "/image", "is no image's name"),
+        ({"image": "dir:/root"}, "/image", "is no image's name"),
+        ({"image": "oci-archive:work.tar"}, "/image", "is no image's name"),
+        ({"image": "docker://registry/image:1"}, "/image", "is no image's name"),
         ({"memory": "lots"}, "/memory", "is no size"),
         ({"memory": "0GiB"}, "/memory", "more than nothing"),
         ({"gpu": {"memory": "40 gigabytes"}}, "/gpu/memory", "is no size"),
@@ -87,6 +91,21 @@ def test_what_is_wrong_is_named_by_its_field(fields: dict[str, Any], pointer: st
     found = problems(**fields)
     assert found[0][0] == pointer
     assert words in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "busybox",
+        "docker:24-cli",
+        "team/train:7",
+        "localhost:5000/team/train:v1.2_3",
+        "nvcr.io/nvidia/pytorch:24.08-py3",
+        "registry.example.org/a/b@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    ],
+)
+def test_names_of_images(image: str) -> None:
+    assert check_spec({"command": "true", "cpus": 1, "image": image}).image == image
 
 
 def test_every_unknown_field_is_named_and_so_is_what_else_is_wrong() -> None:
