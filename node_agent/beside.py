@@ -29,7 +29,11 @@ RETRY_S: Final = 0.5
 def worktrees(workers: Sequence[Worker]) -> list[Worktree]:
     """What the workers hold now. Reads /proc; for a thread."""
     among = tree.processes()
-    return [worktree(worker, _pids(worker, among)) for worker in workers]
+    contained = any(worker.ticket.cleanup for worker in workers)
+    marked = tree.carriers(MARKER.encode(), among) if contained else {}
+    return [
+        worktree(worker, _pids(worker, marked.get(worker.ticket.token.encode(), set()), among)) for worker in workers
+    ]
 
 
 def worktree(worker: Worker, pids: frozenset[int] = frozenset()) -> Worktree:
@@ -37,11 +41,11 @@ def worktree(worker: Worker, pids: frozenset[int] = frozenset()) -> Worktree:
     return Worktree(worker.key.job, worker.key.attempt, worker.ticket.claims_mib, pids)
 
 
-def _pids(worker: Worker, among: dict[int, tree.ProcessStat]) -> frozenset[int]:
+def _pids(worker: Worker, marked: set[int], among: dict[int, tree.ProcessStat]) -> frozenset[int]:
     """A worker's processes. Those of a container are below its engine, but have the worker's marker."""
-    inside = tree.marked(f"{MARKER}={worker.ticket.token}".encode()) if worker.ticket.cleanup else []
-    below = tree.with_descendants({worker.keeper_pid}, among) if worker.keeper_pid else []
-    return frozenset((*below, *inside))
+    roots = marked if worker.ticket.cleanup else set()
+    keeper = {worker.keeper_pid} if worker.keeper_pid else set()
+    return frozenset(tree.with_descendants(roots | keeper, among))
 
 
 async def clean_folders(workers: Workers, keep_s: float, keep_count: int) -> None:

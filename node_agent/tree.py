@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import signal
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
@@ -136,6 +137,18 @@ def marked(marker: bytes) -> list[int]:
             if wanted in b"\0" + file.read() + b"\0":
                 roots.add(pid)
     return with_descendants(roots, everyone)
+
+
+def carriers(name: bytes, among: Iterable[int]) -> dict[bytes, set[int]]:
+    """Those of the processes that have the variable in their environment, by its value."""
+    found: dict[bytes, set[int]] = {}
+    beginning = b"\0" + name + b"="
+    for pid in among:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            _, named, rest = (b"\0" + file.read()).partition(beginning)
+            if named:
+                found.setdefault(rest.partition(b"\0")[0], set()).add(pid)
+    return found
 
 
 def working_for(folder: str, code: bytes, mark: bytes) -> set[int]:

@@ -256,6 +256,25 @@ async def test_a_killed_zygote_is_replaced_and_its_keepers_go_on(new_node: NewNo
     assert (await link.fact(WorkerExited, job=5)).exit.reason == "stopped"
 
 
+async def test_what_a_zygote_that_went_without_a_word_has_started_is_known_all_the_same(
+    new_node: NewNode, link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = new_node()
+    life = (await node.registered()).incarnation
+    begin = node.agent._keepers.start
+
+    async def begin_silently(folder: WorkerFolder) -> None:
+        await begin(folder)
+
+    monkeypatch.setattr(node.agent._keepers, "start", begin_silently)
+    await link.command(start(life, "sleep 1000"))
+    pid = (await link.fact(WorkerStarted, job=5)).pid
+
+    [held] = await node.agent._work()
+
+    assert pid in held.pids
+
+
 # -- the lease --------------------------------------------------------------------------------------------------
 
 
