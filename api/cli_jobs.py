@@ -159,7 +159,10 @@ def _expected(job: Json) -> str | None:
     return None if seconds is None else f"{elapsed(seconds * 1000)} (from its {source})"
 
 
-_WISHES: Final = ("nodes", "cpus", "memory", "gpu", "where", "limits", "preemption", "retry", "labels", "workdir")
+_WISHES: Final = (
+    "framework", "image", "nodes", "cpus", "memory", "gpu", "where", "limits", "preemption", "retry", "labels",
+    "workdir",
+)  # fmt: skip
 
 
 def _wish(name: str, value: Any) -> str:

@@ -1,6 +1,7 @@
 """An explanation of `muster.core.explain` as people read it."""
 
 from collections.abc import Iterable, Iterator
+from shlex import quote
 from typing import Final
 
 import msgspec
@@ -91,9 +92,9 @@ def explanation_lines(found: Explanation, basis: int | None, now_ns: int) -> Ite
     yield f"3 allocation   {found.allocation.why}"
     for worker in found.allocation.workers:
         yield f"{_INDENT}{_place(worker)}"
-    yield "4 environment  " + ("what its workers see" if found.environment else "made when it is placed")
+    yield "4 environment  " + ("some of what its workers see" if found.environment else "made when it is placed")
     for seen in found.environment:
-        words = " ".join(f"{name}={value}" for name, value in sorted(seen.variables.items()))
+        words = " ".join(f"{name}={quote(value)}" for name, value in sorted(seen.variables.items()))
         yield f"{_INDENT}rank {seen.rank} on {seen.node}: {words}"
     yield from _block("why it waits", [f"{_REASONS[reason.kind]:<13}{reason.detail}" for reason in found.reasons])
     yield from _block("nobody stopped", found.unstopped)

@@ -23,7 +23,8 @@ from muster.core.order import ENGINE_VERSION, policy_name
 from muster.core.queues import NOTHING, plus
 from muster.core.state import Attempt, Job, Room
 from muster.events import types as t
-from muster.events.binding import device_environment, rendezvous
+from muster.events.binding import device_environment, identity, rendezvous
+from muster.events.frameworks import framework_environment, thread_environment
 
 EXAMPLES: Final = 5
 
@@ -196,6 +197,12 @@ def _environment(cluster: Cluster, job: Job) -> list[WorkerEnvironment]:
         attempt.endpoints,
     )
     return [
-        WorkerEnvironment(start.rank, start.node, device_environment(start) | rendezvous(start))
-        for start in start_commands(cluster, allocated)
+        WorkerEnvironment(start.rank, start.node, _variables(start)) for start in start_commands(cluster, allocated)
     ]
+
+
+def _variables(command: t.StartWorker) -> dict[str, str]:
+    """What follows from the command alone; the job's own values win where they do for the worker."""
+    variables = rendezvous(command) | thread_environment(command) | framework_environment(command)
+    variables |= {name: value for name, value in command.env.items() if name in variables}
+    return variables | device_environment(command) | identity(command)

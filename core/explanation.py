@@ -109,7 +109,8 @@ class AllocationStep(msgspec.Struct, frozen=True):
 
 
 class WorkerEnvironment(msgspec.Struct, frozen=True):
-    """The variables that carry one worker's devices and rendezvous."""
+    """The variables that carry one worker's devices, who and where it is in its gang, and what its framework reads. An
+    agent adds those of its machine, and may name the devices by their uuids."""
 
     rank: int
     node: str

@@ -11,14 +11,9 @@ from typing import Final
 import msgspec
 
 from muster.events.binding import RESERVED_PREFIX, VisibleDevices, device_environment, identity, rendezvous
+from muster.events.frameworks import framework_environment, thread_environment
 from muster.events.types import StartWorker
-from muster.node_agent.frameworks import (
-    PROGRAMS,
-    cache_environment,
-    framework_environment,
-    interface_environment,
-    thread_environment,
-)
+from muster.node_agent.frameworks import PROGRAMS, cache_environment, interface_environment
 
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
 """All that a worker gets of its agent's environment."""

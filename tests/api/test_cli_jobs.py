@@ -207,6 +207,19 @@ def test_show_gives_times_to_the_millisecond(muster: Muster) -> None:
     assert len(line.split()[1]) == len("2026-01-31T12:00:00.123Z")
 
 
+def test_show_gives_framework_and_image_where_a_job_has_them(muster: Muster) -> None:
+    words = ("--framework", "pytorch", "--image", "registry/torch:2", "--wait-for-capacity")
+    assert muster("submit", "--gpus", "1", *words, "--", "true").exit_code == 0
+    rows = [line.split() for line in muster("show", "2").output.splitlines()]
+    assert [row for row in rows if row[:1] in (["framework"], ["image"])] == [
+        ["framework", "pytorch"],
+        ["image", "registry/torch:2"],
+    ]
+    _submit(muster, "plain")
+    plain = muster("show", "3").output.splitlines()
+    assert not [line for line in plain if line.startswith(("framework", "image"))]
+
+
 def test_a_job_without_a_name_is_listed_by_its_program(muster: Muster) -> None:
     assert muster("submit", "--gpus", "1", "--", "/usr/bin/python3", "x.py").exit_code == 0
     assert json.loads(muster("show", "2", "--json").output)["name"] == "python3"

@@ -138,3 +138,35 @@ def test_an_allocation_whose_first_endpoint_is_not_the_master_s_is_refused() -> 
     script.append(replace(decided, endpoints=decided.endpoints[:1]))
     assert len(script.cluster.state.refusals) == 2
     assert script.job(job).phase == "PENDING"
+
+
+def test_an_explanation_tells_what_the_launcher_of_each_worker_finds() -> None:
+    script = Script()
+    script.node("node-1", 3, fabric="lab")
+    script.node("node-2", 1, fabric="lab")
+    env = {"PET_MAX_RESTARTS": "2", "SECRET": "s", "MUSTER_NODE": "x", "CUDA_VISIBLE_DEVICES": ""}
+    job = script.submit(spec(4, framework="pytorch", cpus=6, env=env))
+    script.settle()
+    told = {each.node: each.variables for each in explain(script.cluster, job).environment}
+    larger = told["node-1"]
+    names = ("PET_NNODES", "PET_NPROC_PER_NODE", "OMP_NUM_THREADS", "MUSTER_PROCESSES", "MUSTER_LOCAL_PROCESSES")
+    assert [larger[name] for name in names] == ["2", "3", "6", "4", "3"]
+    assert told["node-2"]["PET_NPROC_PER_NODE"] == "1"
+    assert (larger["PET_MAX_RESTARTS"], larger["MUSTER_NODE"], larger["CUDA_VISIBLE_DEVICES"]) == (
+        "2",
+        "node-1",
+        "0,1,2",
+    )
+    assert "SECRET" not in larger
+
+
+def test_an_explanation_tells_tensorflow_s_cluster() -> None:
+    script = two_nodes()
+    job = script.submit(tensorflow())
+    script.settle()
+    first, second = (each.variables["TF_CONFIG"] for each in explain(script.cluster, job).environment)
+    port = 21_000 + job
+    assert first == (
+        f'{{"cluster": {{"worker": ["10.0.0.1:{port}", "10.0.0.2:{port}"]}}, "task": {{"type": "worker", "index": 0}}}}'
+    )
+    assert second.endswith('"index": 1}}')

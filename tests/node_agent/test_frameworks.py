@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from agent_world import start
 
+from muster.events.frameworks import framework_environment, thread_environment
 from muster.events.types import Endpoint, StartWorker
-from muster.node_agent.frameworks import framework_environment, interface_environment, thread_environment
+from muster.node_agent.frameworks import interface_environment
 from muster.node_agent.launch import launch
 
 
