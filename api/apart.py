@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from muster.api.http import check_address
 from muster.api.machines import HealthOptions, equipment, one_node, site, visible_by
 from muster.api.parts import (
@@ -32,6 +30,7 @@ from muster.api.parts import (
 )
 from muster.api.process import StartError, make_folder, waiting
 from muster.api.startconfig import StartConfig
+from muster.api.telling import say
 from muster.events.binding import VisibleDevices
 from muster.events.credentials import SCHEDULER
 from muster.events.streams import set_up
@@ -106,7 +105,7 @@ async def run_server(options: ServerOptions) -> None:
         server, _ = await stack.enter_async_context(
             api_server(place, options.data / "server.sqlite", options.host, options.port, tasks, options.config)
         )
-        click.echo(f"muster server at {server.url}")
+        say(f"muster server at {server.url}")
         await tasks.failed()
 
 
@@ -129,9 +128,9 @@ async def run_scheduler(options: SchedulerOptions) -> None:
 async def _tell(scheduler: Scheduler) -> None:
     while True:
         await scheduler.standing_by.wait()
-        click.echo(f"muster scheduler {scheduler.name} stands by, and leads when no other does")
+        say(f"muster scheduler {scheduler.name} stands by, and leads when no other does")
         await scheduler.leading.wait()
-        click.echo(f"muster scheduler {scheduler.name} leads")
+        say(f"muster scheduler {scheduler.name} leads")
 
 
 async def run_agent(options: AgentOptions) -> None:
@@ -160,7 +159,7 @@ async def run_agent(options: AgentOptions) -> None:
         agent = await stack.enter_async_context(agency(place, settings, devices, tasks))
         with waiting(f"{options.node} to be registered in the log"):
             await ready(tasks, agent.registered)
-        click.echo(f"muster agent of {options.node}: {equipment(agent.inventory)}")
+        say(f"muster agent of {options.node}: {equipment(agent.inventory)}")
         await tasks.failed()
 
 

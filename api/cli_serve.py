@@ -114,7 +114,7 @@ def _run(main: Any, *, verbose: bool) -> None:
     try:
         process.run(main, verbose=verbose)
     except process.StartError as error:
-        code = Exit.UNREACHABLE if error.is_unreachable else Exit.FAILED
+        code = Exit.USAGE if error.is_usage else Exit.UNREACHABLE if error.is_unreachable else Exit.FAILED
         raise CommandError(str(error), code, error.next_step) from error
 
 

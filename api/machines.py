@@ -20,6 +20,7 @@ DEFAULT_SIMULATION: Final = "2x8xA100-80GB"
 LOWEST_PORT: Final = 1024
 HIGHEST_PORT: Final = 65535
 LONGEST_LABEL: Final = 128
+LONGEST_COUNT: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,12 @@ def site(ports: str, address: str = "127.0.0.1", fabric: str = "", labels: Seque
     """Where a node stands; `ports` is FIRST-LAST, a label NAME=VALUE. Raises StartError."""
     first, _, last = ports.partition("-")
     if not (first.isdecimal() and last.isdecimal() and LOWEST_PORT <= int(first) <= int(last) <= HIGHEST_PORT):
-        raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 21000-21999")
+        raise StartError(f"{ports!r} is no range of ports", "write FIRST-LAST, such as 21000-21999", is_usage=True)
     named = {}
     for label in labels:
         name, equals, value = label.partition("=")
         if not (name and equals) or max(len(name), len(value)) > LONGEST_LABEL:
-            raise StartError(f"{label!r} is no label", "write NAME=VALUE, such as rack=r7")
+            raise StartError(f"{label!r} is no label", "write NAME=VALUE, such as rack=r7", is_usage=True)
         named[name] = value
     return Site(address=address, fabric=fabric, labels=named, first_port=int(first), last_port=int(last))
 
@@ -70,7 +71,7 @@ async def all_nodes(
     try:
         return dict(simulated(simulate or DEFAULT_SIMULATION, site(ports, fabric="simulated")))
     except ValueError as error:
-        raise StartError(str(error), f"write NODESxDEVICESxMODEL, such as {DEFAULT_SIMULATION}") from error
+        raise StartError(str(error), is_usage=True) from error
 
 
 def one_node(
@@ -80,10 +81,15 @@ def one_node(
     if simulate is None:
         return _checked(NvmlDevices(where, folder), folder, health)
     count, _, model = simulate.partition("x")
-    if not count.isdecimal() or int(count) > SIMULATED_DEVICES_LIMIT or model not in MODELS:
-        raise StartError(
-            f"{simulate!r} cannot be simulated", f"write DEVICESxMODEL; models: {', '.join(sorted(MODELS))}"
-        )
+    problem = ""
+    if not (count.isdecimal() and model):
+        problem = "is not DEVICESxMODEL, like 8xA100-80GB"
+    elif len(count) > LONGEST_COUNT or int(count) > SIMULATED_DEVICES_LIMIT:
+        problem = f"is more than can be simulated: at most {SIMULATED_DEVICES_LIMIT} devices a node"
+    elif model not in MODELS:
+        problem = f"names no model that can be simulated: {', '.join(sorted(MODELS))}"
+    if problem:
+        raise StartError(f"{simulate!r} {problem}", is_usage=True)
     return SimulatedDevices(node, int(count), model, where)
 
 

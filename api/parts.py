@@ -69,7 +69,7 @@ def read_place(connect: str, credentials: Path, prefix: str) -> Place:
     try:
         return Place(connect.split(","), read_credentials(credentials), prefix)
     except (OSError, msgspec.MsgspecError) as error:
-        raise StartError(f"{credentials} is no credentials file: {error}") from error
+        raise StartError(f"{credentials} is no credentials file: {error}", is_usage=True) from error
 
 
 class Tasks:
@@ -132,7 +132,9 @@ async def explained() -> AsyncGenerator[None, None]:
         raise StartError(str(error), is_unreachable=True) from error
     except NameTakenError as error:
         raise StartError(str(error), "end the other one, or give this one another --node") from error
-    except (BrokerError, LogError, StoreError, AddressError, AgentLockedError) as error:
+    except AddressError as error:
+        raise StartError(str(error), is_usage=True) from error
+    except (BrokerError, LogError, StoreError, AgentLockedError) as error:
         raise StartError(str(error)) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -11,25 +11,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import click
+from muster.api.telling import say
 
 MOMENT_S: Final = 1.5
 
 
 class StartError(Exception):
-    """The program cannot run; `next_step` says what to try. `is_unreachable`: the broker or its log does not answer."""
+    """The program cannot run; `next_step` says what to try. `is_usage`: what it was asked for can never be;
+    `is_unreachable`: the broker or its log does not answer."""
 
-    def __init__(self, message: str, next_step: str = "", *, is_unreachable: bool = False) -> None:
+    def __init__(
+        self, message: str, next_step: str = "", *, is_usage: bool = False, is_unreachable: bool = False
+    ) -> None:
         super().__init__(message)
         self.next_step = next_step
+        self.is_usage = is_usage
         self.is_unreachable = is_unreachable
 
 
 @contextmanager
 def waiting(what: str) -> Generator[None, None, None]:
     """Say on stderr what is waited for, if it takes longer than a moment."""
-    say = functools.partial(click.echo, f"muster: waiting for {what}", err=True)
-    timer = asyncio.get_running_loop().call_later(MOMENT_S, say)
+    told = functools.partial(say, f"muster: waiting for {what}", err=True)
+    timer = asyncio.get_running_loop().call_later(MOMENT_S, told)
     try:
         yield
     finally:

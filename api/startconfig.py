@@ -4,7 +4,6 @@ job."""
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import msgspec
 
 from muster.api.changes import policy_line, queue_lines
@@ -14,6 +13,7 @@ from muster.api.jobfile import JobFileError
 from muster.api.problems import ApiError
 from muster.api.process import StartError
 from muster.api.service import Service
+from muster.api.telling import say
 from muster.core.conversion import Problem, SpecError
 from muster.core.policy_check import check_policy, check_queues, tree_problems
 from muster.events.policy import Policy, QueueSpec
@@ -75,12 +75,12 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
         if config.queues:
             changed = await set_queues(service, config.queues, config.user, lambda queue, field: f"{queue} {field}")
             for line in queue_lines({**msgspec.to_builtins(changed), "unchanged": []}):
-                click.echo(line)
+                say(line)
             _warn(changed.warnings)
         if config.policy is not None:
             done = await set_policy(service, config.policy, config.user)
             if not done.already:
-                click.echo(policy_line(msgspec.to_builtins(done)))
+                say(policy_line(msgspec.to_builtins(done)))
             _warn(done.warnings)
     except ApiError as error:
         details = [each.detail for each in error.view.errors] or [error.view.detail]
@@ -93,4 +93,4 @@ async def apply_start_config(service: Service, config: StartConfig) -> None:
 
 def _warn(warnings: list[str]) -> None:
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import click
-
 from muster import __version__
 from muster.api.http import DEFAULT_PORT, check_address
 from muster.api.machines import HealthOptions, all_nodes, equipment, is_simulated, visible_by
@@ -34,6 +32,7 @@ from muster.api.parts import (
 )
 from muster.api.process import make_folder
 from muster.api.startconfig import StartConfig
+from muster.api.telling import say
 from muster.core.state import ENDED
 from muster.events.binding import VisibleDevices
 from muster.events.broker import Broker, BrokerError
@@ -136,7 +135,7 @@ async def _ending_jobs(agents: list[Agent], follower: Follower) -> AsyncGenerato
         yield
     except asyncio.CancelledError:
         if any(job.attempt is not None and job.phase not in ENDED for job in follower.fold.cluster.state.jobs.values()):
-            click.echo("\nending what runs: it has ten seconds; what waits starts with the next `muster up`", err=True)
+            say("\nending what runs: it has ten seconds; what waits starts with the next `muster up`", err=True)
         await asyncio.gather(*(agent.stop(kill_jobs=True) for agent in agents))
         raise
 
@@ -164,7 +163,7 @@ def _greet(
     note = " (simulated: the jobs on them are real processes)" if is_simulated(first) else ""
     wish = "--gpus 1" if inventory.devices else "--cpus 1"
     server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"
-    click.echo(
+    say(
         f"Muster {__version__} is up, on {options.data}\n"
         f"  api        {url}\n"
         f"  broker     {broker.url} (nats-server, process {broker.pid})\n"

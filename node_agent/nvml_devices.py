@@ -58,7 +58,7 @@ class NvmlDevices:
 
     async def found(self) -> bool:
         """Whether this machine has a driver, or had devices."""
-        await self._read(enumerate_=True)
+        await self._read(enumerate_=True, may_lack=not self._known.devices)
         return self._trouble is None or self._trouble.kind != "absent" or bool(self._known.devices)
 
     async def inventory(self) -> Inventory:
@@ -96,13 +96,14 @@ class NvmlDevices:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    async def _read(self, *, enumerate_: bool) -> None:
+    async def _read(self, *, enumerate_: bool, may_lack: bool = False) -> None:
         try:
             self._reading = await (self._process.inventory() if enumerate_ else self._process.samples())
             self._trouble = None
         except NvmlTroubleError as error:
             if self._trouble is None or self._trouble.kind != error.kind:
-                logger.warning("NVML cannot be asked (%s): %s", error.kind, error)
+                level = logging.INFO if may_lack and error.kind == "absent" else logging.WARNING
+                logger.log(level, "NVML cannot be asked (%s): %s", error.kind, error)
             self._reading, self._trouble = None, error
         if enumerate_:
             self._enumerated_at = asyncio.get_running_loop().time()

@@ -15,6 +15,22 @@ async def test_labels_become_the_nodes(tmp_path: Path) -> None:
     assert (await source.inventory()).labels == {"rack": "r7", "zone": "a=b"}
 
 
+@pytest.mark.parametrize(
+    ("simulate", "words"),
+    [
+        ("nonsense", "'nonsense' is not DEVICESxMODEL, like 8xA100-80GB"),
+        ("8x", "'8x' is not DEVICESxMODEL, like 8xA100-80GB"),
+        ("99999999999xL4", "is more than can be simulated: at most "),
+        ("8xH1000", "'8xH1000' names no model that can be simulated: A10, "),
+    ],
+)
+def test_what_cannot_be_simulated_is_a_wrong_command(tmp_path: Path, simulate: str, words: str) -> None:
+    with pytest.raises(StartError) as refused:
+        one_node("node-1", simulate, site("21000-21999"), tmp_path)
+    assert words in str(refused.value)
+    assert (refused.value.next_step, refused.value.is_usage) == ("", True)
+
+
 @pytest.mark.parametrize("label", ["rack", "=r7", "rack=" + "x" * 129])
 def test_what_is_no_label_is_refused(label: str) -> None:
     with pytest.raises(StartError, match="is no label"):
