@@ -169,13 +169,15 @@ class Reader:
         """By the newer call, which tells what the driver reserves; where there is only the older one, nothing is."""
         nvml = self._nvml
         memory = self.ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
-        if memory is not None:
-            return MemoryReading(memory.total // MIB, memory.reserved // MIB, memory.used // MIB), None
-        try:
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        except self._errors as error:
-            return None, self.trouble(error)
-        return MemoryReading(memory.total // MIB, 0, memory.used // MIB), None
+        reserved_mib = 0 if memory is None else memory.reserved // MIB
+        if memory is None:
+            try:
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            except self._errors as error:
+                return None, self.trouble(error)
+        if memory.total // MIB <= reserved_mib:  # a device that is broken may say so
+            return None, "unreadable"
+        return MemoryReading(memory.total // MIB, reserved_mib, memory.used // MIB), None
 
     def _field(self, handle: Any, field: int) -> int | None:
         value = self._nvml.nvmlDeviceGetFieldValues(handle, [field])[0]

@@ -259,11 +259,12 @@ async def test_a_device_without_a_handle_is_the_one_that_is_missing(tmp_path: Pa
     assert faults(await devices.look([])) == [(3, "GPU-v100-1", "unreadable", "quarantine")]
 
 
+@pytest.mark.parametrize("nothing", [None, (0, 0, 0), (0, 424, 0)])
 async def test_a_device_without_memory_information_takes_no_work_until_there_is_some(
-    tmp_path: Path, start: NewDevices
+    tmp_path: Path, start: NewDevices, nothing: tuple[int, int, int] | None
 ) -> None:
     machine = mixed(tmp_path / "m")
-    machine.gpus[0].memory_mib = None
+    machine.gpus[0].memory_mib = nothing
     devices = start(machine)
     inventory = await devices.inventory()
     assert [(d.model, d.memory_mib) for d in inventory.devices][:2] == [("A100-40GB", 40_372), ("T4", 0)]
