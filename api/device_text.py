@@ -11,9 +11,25 @@ from muster.api.times import elapsed, mib, moment, to_ms
 NOT_KNOWN: Final = "[N/A]"
 _MIB_IN_GIB: Final = 1024
 _NODE_TITLES: Final = ("NODE", "STATUS", "USABLE", "HELD", "MODEL", "CPUS", "MEMORY", "FABRIC", "TROUBLE", "JOBS")
+_NODE_SPARE: Final = ("FABRIC", "MEMORY", "CPUS", "MODEL")
 _DEVICE_TITLES: Final = (
-    "DEVICE", "MODEL", "MEMORY", "HELD", "COMPUTE", "USED", "SM", "TEMP", "POWER", "JOBS", "CONDITION", "UUID",
+    "DEV", "MODEL", "MEMORY", "HELD", "COMPUTE", "USED", "SM", "TEMP", "POWER", "JOBS", "CONDITION", "BUS",
 )  # fmt: skip
+_DEVICE_SPARE: Final = ("BUS", "POWER", "TEMP", "COMPUTE", "MODEL", "MEMORY")
+"""Columns that a narrow terminal does not show, the first ones first."""
+_LEAST: Final = 24
+"""The letters of the last column for which others are left out."""
+_WIDE_TITLES: Final = (
+    "DEV", "BUS", "MINOR", "UUID", "CAPABILITY", "NUMA", "MIG", "SM CLOCK", "MEMORY CLOCK", "ECC", "DOMAIN",
+)  # fmt: skip
+_TO_DO: Final = {
+    "reboot": "restart the machine",
+    "driver_mismatch": "restart the machine, or load its driver again",
+    "nvml_hung": "restart the machine, unless its driver answers again",
+    "nvml_failed": "see what nvidia-smi says on the machine",
+    "fabric": "see to the machine's fabric manager",
+}
+"""What heals a node that is degraded, by the cause that its reason begins with."""
 _SMI_TITLES: Final = ("index", "memory.total [MiB]", "memory.used [MiB]", "utilization.gpu [%]")
 _LEGEND: Final = """
 Legend:
@@ -58,7 +74,14 @@ def trouble(node: Json) -> str:
 def status(node: Json) -> str:
     """A node's status, with what else keeps work from it."""
     more = [word for word in ("cordoned", "degraded") if node[word]]
-    return ",".join([node["status"], *more])
+    if node["status"] != "ready":
+        more.insert(0, node["status"])
+    return ",".join(more) or ("ready" if node["available"] else "busy")
+
+
+def to_do(node: Json) -> str:
+    """What heals a node that is degraded; "" = nobody knows, or it is not."""
+    return _TO_DO.get(node["degraded"].partition(":")[0], "")
 
 
 def node_table(found: list[Json], width: int) -> str:
@@ -78,17 +101,18 @@ def node_table(found: list[Json], width: int) -> str:
         )
         for node in found
     ]
-    return render(_NODE_TITLES, rows, width=width)
+    return render(_NODE_TITLES, rows, width=width, spare=_NODE_SPARE, least=_LEAST)
 
 
-def node_text(node: Json, day: str) -> str:
-    """All about one node."""
+def node_text(node: Json, day: str, width: int, *, wide: bool = False) -> str:
+    """One node and its devices; `wide`: with all about them."""
     text = fields(
         [
             ("node", node["name"]),
             ("status", status(node)),
             ("cordoned", node["cordoned"]),
             ("degraded", node["degraded"]),
+            ("to do", to_do(node)),
             ("address", node["address"]),
             ("addresses", _pairs(node["addresses"])),
             ("fabric", node["fabric"]),
@@ -103,9 +127,12 @@ def node_text(node: Json, day: str) -> str:
     )
     if not node["devices"]:
         return text
-    table = render(_DEVICE_TITLES, [_device_row(device) for device in node["devices"]])
+    rows = [_device_row(device) for device in node["devices"]]
+    parts = [text, render(_DEVICE_TITLES, rows, width=0 if wide else width, spare=_DEVICE_SPARE, least=_LEAST)]
+    if wide:
+        parts.append(render(_WIDE_TITLES, [_wide_row(device) for device in node["devices"]]))
     notes = [line for device in node["devices"] for line in device_notes(device, day)]
-    return "\n".join([text, "", table, *([""] if notes else []), *notes])
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
 
 def _pairs(table: Json) -> str:
@@ -124,8 +151,28 @@ def _device_row(device: Json) -> tuple[object, ...]:
         *readings(device),
         ",".join(map(str, device["jobs"])),
         ails(device),
-        device["uuid"],
+        device["pci_bus_id"] or "",
     )
+
+
+def _wide_row(device: Json) -> tuple[object, ...]:
+    ecc = [sampled(device, name) for name in ("ecc_corrected", "ecc_uncorrected")]
+    return (
+        device["index"],
+        device["pci_bus_id"] or "",
+        device["minor"],
+        device["uuid"],
+        device["capability"] or "",
+        device["numa"],
+        "on" if device["mig"] else "off",
+        *(_clock(sampled(device, name)) for name in ("sm_clock_mhz", "memory_clock_mhz")),
+        "" if ecc == [None, None] else "/".join("-" if count is None else str(count) for count in ecc),
+        device["domain"] or "",
+    )
+
+
+def _clock(mhz: int | None) -> str:
+    return "" if mhz is None else f"{mhz}MHz"
 
 
 def sampled(device: Json, name: str) -> Any:
@@ -163,7 +210,7 @@ def device_notes(device: Json, day: str) -> list[str]:
     if device["cordoned"]:
         notes.append(f"cordoned {device['cordoned']}")
     if device["foreign_mib"]:
-        notes.append(f"{mib(device['foreign_mib'])} used by processes that are nobody's work here")
+        notes.append(f"about {mib(device['foreign_mib'])} used by processes that are nobody's work here")
     if device["sample"] and device["sample"]["stale"]:
         notes.append(
             f"its last sample is {elapsed(device['sample']['age_ms'])} old, or of an earlier life of its agent"
@@ -195,7 +242,7 @@ def _with_unit(value: int | None, unit: str) -> str:
 
 
 def topology(node: Json) -> str:
-    """How a node's devices are connected, as `nvidia-smi topo -m` prints it."""
+    """How a node's devices are connected, like `nvidia-smi topo -m`."""
     devices, links = node["devices"], node["topology"]
     names = [f"GPU{device['index']}" for device in devices]
     lines = ["\t".join(["", *names, "NUMA Affinity"])]

@@ -52,7 +52,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     """One device, the jobs that hold it, and how much of its memory and of its compute (thousandths) they hold.
     `memory_mib` is what jobs can have; `foreign_mib` is what processes hold that are nobody's work here. `usable`:
     nothing keeps new work from it, though a condition may keep it to work of one device. `cordoned` says who shut it,
-    and why ("" = nobody). `sample` is None of the past, and where there is none."""
+    and why ("" = nobody). `sample` is None of the past, and where there is none. What is not known of a device is None;
+    so is `domain` where it has no NVLink domain."""
 
     index: int
     uuid: str
@@ -60,11 +61,11 @@ class DeviceView(msgspec.Struct, frozen=True):
     memory_mib: int
     nominal_mib: int
     minor: int | None
-    pci_bus_id: str
-    capability: str
+    pci_bus_id: str | None
+    capability: str | None
     numa: int | None
     mig: bool
-    domain: str
+    domain: str | None
     jobs: list[int]
     memory_held_mib: int
     compute_held_milli: int
@@ -78,7 +79,7 @@ class DeviceView(msgspec.Struct, frozen=True):
 class NodeView(msgspec.Struct, frozen=True):
     """One node, its devices, and who runs there. `cordoned` says why it takes no new work, `degraded` what is wrong
     with it as a whole ("" = nothing); `available`: the node as such takes new work. `absent` are devices that it has no
-    more and that something is still known of, numbered behind the others."""
+    more and that something is still known of, numbered behind the others; `driver` is its version (None = unknown)."""
 
     name: str
     status: str
@@ -99,7 +100,7 @@ class NodeView(msgspec.Struct, frozen=True):
     incarnation: str
     registered: str
     lease_ms: int
-    driver: str
+    driver: str | None
 
 
 class NodeAnswer(NodeView, frozen=True):
@@ -189,7 +190,7 @@ def _node_view(look: Look, node: Node, held: Holders, jobs: dict[str, list[int]]
         incarnation=node.incarnation,
         registered=rfc3339(node.registered_ns),
         lease_ms=node.lease_ms,
-        driver=inventory.driver,
+        driver=inventory.driver or None,
     )
 
 
@@ -206,11 +207,11 @@ def _device_views(look: Look, node: Node, held: Holders) -> list[DeviceView]:
             memory_mib=device.memory_mib,
             nominal_mib=device.nominal_mib,
             minor=device.minor,
-            pci_bus_id=device.pci_bus_id,
-            capability=device.capability,
+            pci_bus_id=device.pci_bus_id or None,
+            capability=device.capability or None,
             numa=device.numa,
             mig=device.mig,
-            domain=device.domain,
+            domain=device.domain or None,
             jobs=sorted(held.get((node.name, device.index), [])),
             memory_held_mib=memory_mib[device.index],
             compute_held_milli=compute_milli[device.index],

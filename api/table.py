@@ -12,18 +12,31 @@ def clean(text: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
-def render(titles: Sequence[str], rows: Sequence[Sequence[object]], *, width: int = 0) -> str:
-    """Titles and rows in aligned columns; columns that hold only numbers stand right. With `width` (0 = no limit)
-    the last column is cut to fit."""
+def render(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    width: int = 0,
+    spare: Sequence[str] = (),
+    least: int = 0,
+) -> str:
+    """Titles and rows in aligned columns; columns that hold only numbers stand right. With `width` (0 = no limit) the
+    last column is cut to fit; those in `spare` are left out, one after another, as long as it would have fewer letters
+    than it needs, or than `least` if it needs more."""
     cells = [list(titles), *([("-" if cell is None or cell == "" else clean(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
     sides = [
         RIGHT if rows and all(isinstance(row[column], int | float | None) for row in rows) else LEFT
         for column in range(len(titles))
     ]
+    shown = list(range(len(titles)))
+    for title in spare if width else ():
+        if sum(widths[column] + 2 for column in shown[:-1]) + min(widths[shown[-1]], least) <= width:
+            break
+        shown.remove(titles.index(title))
     lines = []
     for line in cells:
-        text = "  ".join(f"{cell:{side}{size}}" for cell, side, size in zip(line, sides, widths, strict=True)).rstrip()
+        text = "  ".join(f"{line[column]:{sides[column]}{widths[column]}}" for column in shown).rstrip()
         lines.append(text if not width or len(text) <= width else text[: max(width - 1, 0)] + "…")
     return "\n".join(lines)
 

@@ -3,13 +3,17 @@
 from typing import Any, Final, NamedTuple
 
 from muster.api.client import Json
-from muster.api.device_text import ails, readings, sampled, status, usable, used_of_total
+from muster.api.device_text import ails, readings, sampled, status, to_do, usable, used_of_total
 from muster.api.table import clean, render
 
 BAR_CELLS: Final = 10
 BAR_WIDTH: Final = 110
 """The letters of a line from which on there is room for bars."""
 _TITLES: Final = ("NODE", "DEV", "MODEL", "MEMORY", "SM", "TEMP", "POWER", "CONDITION", "JOBS")
+_SPARE: Final = ("POWER", "TEMP", "MODEL", "SM")
+"""Columns that a narrow terminal does not show, the first ones first."""
+_LEAST: Final = 20
+"""The letters of JOBS for which others are left out."""
 
 
 class Shown(NamedTuple):
@@ -27,15 +31,16 @@ class Shown(NamedTuple):
         return self.user is None or any(job in self.jobs for job in device["jobs"])
 
 
-def screen(shown: Shown, width: int, height: int) -> str:
-    """At most `height` lines of at most `width` letters; 0 = no limit."""
+def screen(shown: Shown, width: int, height: int, note: str = "") -> str:
+    """At most `height` lines of at most `width` letters; 0 = no limit. A `note` stands under the first figures."""
     rows = [
         _row(shown, node, device, with_bar=not width or width >= BAR_WIDTH)
         for node in shown.nodes
         for device in node["devices"]
         if shown.has(device)
     ]
-    lines = [*_head(shown), "", *(render(_TITLES, rows).split("\n") if rows else ["no devices"])]
+    table = render(_TITLES, rows, width=width, spare=_SPARE, least=_LEAST).split("\n") if rows else [_none(shown)]
+    lines = [*_figures(shown, width), *([clean(note)] if note else []), *_nodes_without_work(shown), "", *table]
     if height and len(lines) > height:
         hidden = len(lines) - height + 1
         lines = [*lines[: height - 1], f"and {hidden} more devices: --node or --user shows fewer"]
@@ -46,7 +51,11 @@ def _cut(line: str, width: int) -> str:
     return line if not width or len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 
-def _head(shown: Shown) -> list[str]:
+def _none(shown: Shown) -> str:
+    return "no devices" if shown.user is None else clean(f"{shown.user}'s jobs hold no devices")
+
+
+def _figures(shown: Shown, width: int) -> list[str]:
     held = sum(node["devices_held"] for node in shown.nodes)
     can = sum(map(usable, shown.nodes))
     devices = sum(len(node["devices"]) for node in shown.nodes)
@@ -57,15 +66,25 @@ def _head(shown: Shown) -> list[str]:
         f"devices {held} held, {can} of {devices} usable",
         f"jobs {shown.running} running, {shown.waiting} waiting",
     ]
-    ailing = [clean(f"{node['name']}: {word}") for node in shown.nodes if (word := _ailing(node))]
-    return ["  ".join(parts), *ailing]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        line = f"{lines[-1]}  {part}"
+        if width and len(line) > width:
+            lines.append(part)
+        else:
+            lines[-1] = line
+    return lines
+
+
+def _nodes_without_work(shown: Shown) -> list[str]:
+    return [clean(f"{node['name']}: {word}") for node in shown.nodes if (word := _ailing(node))]
 
 
 def _ailing(node: Json) -> str:
     """Why a node as a whole takes no work."""
     if node["available"]:
         return ""
-    why = "; ".join(node[word] for word in ("cordoned", "degraded") if node[word])
+    why = "; ".join(filter(None, (node["cordoned"], node["degraded"], to_do(node))))
     return f"{status(node)}{f' ({why})' if why else ''}"
 
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from muster.api.cli import main
 from muster.api.client import Client, UnreachableError
+from muster.api.device_text import status, to_do
 from muster.api.top_text import Shown, screen
 from muster.events import types as t
 from muster.events.telemetry import DeviceSample
@@ -28,8 +29,11 @@ LINKS = [["X", "NV12", "SYS"], ["NV12", "X", ""], ["SYS", "", "X"]]
 @pytest.fixture
 def muster(server: Background) -> Muster:
     """The command line, against a server with one node: two A100-80GB, the second ill, and an L4."""
+    first = t.Device(
+        0, "GPU-0", "A100-80GB", 81_154, 81_920, pci_bus_id="0000:07:00.0", minor=0, capability="8.0", numa=0,
+    )  # fmt: skip
     devices = [
-        t.Device(0, "GPU-0", "A100-80GB", 81_154, 81_920, numa=0),
+        first,
         t.Device(1, "GPU-1", "A100-80GB", 81_154, 81_920, numa=0),
         t.Device(2, "GPU-2", "L4", 24_064, 24_576),
     ]
@@ -75,9 +79,37 @@ def test_the_nodes_show_how_many_devices_take_work_and_what_is_wrong(muster: Mus
 
 def test_a_degraded_node_takes_no_work(muster: Muster, server: Background) -> None:
     server.do(lambda harness: harness.append(t.NodeDegraded("node-1", "life", "driver_mismatch", "550 is not 560")))
-    assert table(muster("nodes").output)[1][1:3] == ["ready,degraded", "0/3"]
-    assert "degraded     driver_mismatch: 550 is not 560\n" in muster("nodes", "node-1").output
-    assert "node-1: ready,degraded (driver_mismatch: 550 is not 560)\n" in muster("top", "--once").output
+    assert table(muster("nodes").output)[1][1:3] == ["degraded", "0/3"]
+    assert (
+        "degraded     driver_mismatch: 550 is not 560\nto do        restart the machine, or load its driver again\n"
+    ) in muster("nodes", "node-1").output
+    assert (
+        "node-1: degraded (driver_mismatch: 550 is not 560; restart the machine, or load its driver again)\n"
+    ) in muster("top", "--once").output
+
+
+def _node(**values: Any) -> dict[str, Any]:
+    return {"status": "ready", "available": False, "cordoned": "", "degraded": "", **values}
+
+
+@pytest.mark.parametrize(
+    ("node", "word", "step"),
+    [
+        (_node(available=True), "ready", ""),
+        (_node(), "busy", ""),
+        (_node(cordoned="by ada: a fan"), "cordoned", ""),
+        (_node(degraded="reboot: device 0: Xid 79"), "degraded", "restart the machine"),
+        (_node(cordoned="by ada", degraded="a reason of its own"), "cordoned,degraded", ""),
+        (_node(status="lost"), "lost", ""),
+        (
+            _node(status="suspect", degraded="nvml_failed"),
+            "suspect,degraded",
+            "see what nvidia-smi says on the machine",
+        ),
+    ],
+)
+def test_a_status_says_what_keeps_work_away_and_what_heals_it(node: dict[str, Any], word: str, step: str) -> None:
+    assert (status(node), to_do(node)) == (word, step)
 
 
 def test_a_node_shows_its_devices_and_says_what_is_wrong_with_them(muster: Muster, server: Background) -> None:
@@ -87,15 +119,54 @@ def test_a_node_shows_its_devices_and_says_what_is_wrong_with_them(muster: Muste
     server.do(lambda harness: harness.append(t.ForeignUsageChanged("node-1", "life", foreign)))
     _, devices, notes = muster("nodes", "node-1").output.split("\n\n")
     assert devices == (
-        "DEVICE  MODEL      MEMORY   HELD     COMPUTE  USED          SM   TEMP  POWER  JOBS  CONDITION   UUID\n"
-        "     0  A100-80GB  79.3GiB  39.6GiB  50%      40.0/80.0GiB  45%  61C   292W   3     -           GPU-0\n"
-        "     1  A100-80GB  79.3GiB  -        -        -             -    33C   -      -     quarantine  GPU-1\n"
-        "     2  L4         23.5GiB  -        -        0.0/24.0GiB   0%   30C   12W    -     foreign     GPU-2"
+        "DEV  MODEL      MEMORY   HELD     COMPUTE  USED          SM   TEMP  POWER  JOBS  CONDITION   BUS\n"
+        "  0  A100-80GB  79.3GiB  39.6GiB  50%      40.0/80.0GiB  45%  61C   292W   3     -           0000:07:00.0\n"
+        "  1  A100-80GB  79.3GiB  -        -        -             -    33C   -      -     quarantine  -\n"
+        "  2  L4         23.5GiB  -        -        0.0/24.0GiB   0%   30C   12W    -     foreign     -"
     )
     first, second = notes.splitlines()
     assert first.startswith("device 1: quarantine since ")
     assert first.endswith(": Xid 64: no spare row")
-    assert second == "device 2: 6.0GiB used by processes that are nobody's work here"
+    assert second == "device 2: about 6.0GiB used by processes that are nobody's work here"
+
+
+def test_narrow_terminals_show_fewer_columns_of_nodes_and_devices(
+    muster: Muster, server: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_half_a_card(muster, server)
+    sample(server)
+
+    def titles(letters: int, *words: str) -> str:
+        for module in ("cli_nodes", "cli_top"):
+            monkeypatch.setattr(f"muster.api.{module}.width", lambda: letters)
+        lines = muster(*words).output.split("\n\n")[-2 if words == ("nodes", "node-1") else -1].splitlines()
+        assert not [line for line in lines if len(line) > letters or line.endswith("…")]
+        return " ".join(lines[0].split())
+
+    assert titles(80, "nodes", "node-1") == "DEV MODEL MEMORY HELD COMPUTE USED SM JOBS CONDITION"
+    assert titles(60, "nodes", "node-1") == "DEV MEMORY HELD USED SM JOBS CONDITION"
+    assert titles(80, "nodes") == "NODE STATUS USABLE HELD MODEL CPUS MEMORY TROUBLE JOBS"
+    assert titles(60, "nodes") == "NODE STATUS USABLE HELD TROUBLE JOBS"
+    assert titles(80, "top", "--once") == "NODE DEV MODEL MEMORY SM TEMP POWER CONDITION JOBS"
+    assert titles(60, "top", "--once") == "NODE DEV MEMORY SM CONDITION JOBS"
+
+
+def test_wide_shows_all_about_devices_however_narrow_the_terminal(
+    muster: Muster, server: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = DeviceSample(0, "GPU-0", sm_clock_mhz=1410, memory_clock_mhz=1593, ecc_corrected=2, ecc_uncorrected=0)
+    server.do(lambda harness: harness.sample("node-1", clocks))
+    monkeypatch.setattr("muster.api.cli_nodes.width", lambda: 40)
+    _, states, devices, _ = muster("nodes", "--wide").output.split("\n\n")
+    assert states.splitlines()[0].split()[-2:] == ["CONDITION", "BUS"]
+    assert devices == (
+        "DEV  BUS           MINOR  UUID   CAPABILITY  NUMA  MIG  SM CLOCK  MEMORY CLOCK  ECC  DOMAIN\n"
+        "  0  0000:07:00.0      0  GPU-0  8.0            0  off  1410MHz   1593MHz       2/0  -\n"
+        "  1  -                 -  GPU-1  -              0  off  -         -             -    -\n"
+        "  2  -                 -  GPU-2  -              -  off  -         -             -    -"
+    )
+    refused = muster("nodes", "--wide", "--smi")
+    assert (refused.exit_code, refused.stderr.splitlines()[0]) == (2, "muster: --smi and --wide are 2 answers")
 
 
 def test_a_sample_that_is_old_is_not_shown_and_its_age_is(muster: Muster, server: Background) -> None:
@@ -181,7 +252,7 @@ def test_top_is_filtered_by_node_and_by_user(muster: Muster, server: Background)
     server.do(lambda harness: harness.add_node("node-2", devices=1))
     assert [row[:2] for row in table(muster("top", "--once", "--node", "node-2").output)[3:]] == [["node-2", "0"]]
     assert [row[:2] for row in table(muster("top", "--once", "-u", "ada").output)[3:]] == [["node-1", "0"]]
-    assert muster("top", "--once", "--user", "bob").output.splitlines()[2] == "no devices"
+    assert muster("top", "--once", "--user", "bob").output.splitlines()[2] == "bob's jobs hold no devices"
     assert muster("top", "--once", "--node", "node-9").exit_code == 3
 
 
@@ -210,7 +281,11 @@ def test_a_screen_fits_the_terminal() -> None:
     lines = screen(_shown(40), width=60, height=12).split("\n")
     assert len(lines) == 12
     assert max(map(len, lines)) == 60
-    assert lines[-1] == "and 32 more devices: --node or --user shows fewer"
+    assert lines[:2] == [
+        "12:00:00 UTC  nodes 1 of 1 take work",
+        "devices 40 held, 40 of 40 usable  jobs 1 running, 0 waiting",
+    ]
+    assert lines[-1] == "and 33 more devices: --node or --user shows fewer"
     assert len(screen(_shown(40), width=0, height=0).split("\n")) == 43
 
 
