@@ -125,6 +125,7 @@ def test_a_job_without_devices_sees_none_whatever_its_image_wants(engine: Engine
         (DOCKER, {"workdir": "/home/a,b"}, "cannot be mounted"),
         (DOCKER, {"workdir": "relative"}, "cannot be mounted"),
         (DOCKER, {"env": {"TEXT": "two\nlines"}}, "'TEXT' cannot be given to a container"),
+        (PODMAN, {"env": {"TEXT": "x" * 65_530}}, "'TEXT' cannot be given to a container: it is longer than 64 KiB"),
     ],
 )
 def test_what_no_container_can_have_is_refused(engine: Engine | None, values: dict[str, Any], words: str) -> None:
@@ -217,7 +218,7 @@ async def test_a_stopped_worker_has_ended_when_its_container_is_removed(
     new_node: NewNode, link: FakeLink, engine_folder: Path, tmp_path: Path, tries: int
 ) -> None:
     life = (await new_node(container_runtime="docker").registered()).incarnation
-    await link.command(start(life, "train", image="pytorch:2"))
+    await link.command(start(life, "train", image="pytorch:2", indices=[]))
     name, inside = await in_the_engine(link, engine_folder)
     assert inside in pids_of_the_worker(tmp_path / "data/workers/5.1.0")
     if tries > 1:
@@ -238,7 +239,7 @@ async def test_the_container_of_a_keeper_that_was_killed_is_removed_by_the_agent
     new_node: NewNode, link: FakeLink, engine_folder: Path, tmp_path: Path
 ) -> None:
     life = (await new_node(container_runtime="docker").registered()).incarnation
-    await link.command(start(life, "train", image="pytorch:2"))
+    await link.command(start(life, "train", image="pytorch:2", indices=[]))
     name, inside = await in_the_engine(link, engine_folder)
 
     os.kill(int((tmp_path / "data/workers/5.1.0/lock").read_text()), 9)
@@ -257,7 +258,8 @@ async def test_an_account_brings_no_folder_that_it_could_not_enter_itself(
     (tmp_path / "closed" / "open").mkdir(mode=0o755)
     life = (await new_node(container_runtime="docker", run_as="daemon").registered()).incarnation
 
-    await link.command(start(life, "true", image="pytorch:2", workdir=str(tmp_path / "closed" / "open")))
+    workdir = str(tmp_path / "closed" / "open")
+    await link.command(start(life, "true", image="pytorch:2", indices=[], workdir=workdir))
     refused = await link.fact(WorkerRefused, job=5)
 
     assert refused.reason.endswith("is closed to others")
@@ -265,12 +267,26 @@ async def test_an_account_brings_no_folder_that_it_could_not_enter_itself(
 
 
 async def test_an_image_on_a_node_without_an_engine_is_refused(new_node: NewNode, link: FakeLink) -> None:
-    life = (await new_node(container_runtime="none").registered()).incarnation
+    registered = await new_node(container_runtime="none").registered()
 
-    await link.command(start(life, "true", image="pytorch:2"))
+    await link.command(start(registered.incarnation, "true", image="pytorch:2"))
     refused = await link.fact(WorkerRefused, job=5)
 
     assert refused.reason == "the job wants the image pytorch:2, and this node runs no containers"
+    assert not registered.inventory.containers
+
+
+async def test_simulated_devices_are_not_given_to_a_container(
+    new_node: NewNode, link: FakeLink, engine_folder: Path
+) -> None:
+    registered = await new_node(container_runtime="docker").registered()
+
+    await link.command(start(registered.incarnation, "true", image="pytorch:2"))
+    refused = await link.fact(WorkerRefused, job=5)
+
+    assert refused.reason == "simulated devices cannot be given to a container"
+    assert (registered.inventory.containers, registered.inventory.devices_in_containers) == (True, False)
+    assert not (engine_folder / "calls").exists()
 
 
 # -- podman -----------------------------------------------------------------------------------------------------------
