@@ -5,6 +5,7 @@ import click
 from muster import __version__
 from muster.api import (
     cli_cluster,
+    cli_cordons,
     cli_follow,
     cli_jobs,
     cli_nodes,
@@ -41,8 +42,8 @@ for _command in (
     cli_queues.policy,
     cli_nodes.nodes,
     cli_top.top,
-    cli_nodes.cordon,
-    cli_nodes.uncordon,
+    cli_cordons.cordon,
+    cli_cordons.uncordon,
     cli_cluster.events,
     cli_cluster.state,
     cli_cluster.audit,

@@ -71,6 +71,18 @@ def job_id(text: str) -> int:
     return int(text)
 
 
+def segment(kind: str, name: str) -> str:
+    """The name of a node as a part of a path, or a queue's path. Raises CommandError for what names none."""
+    from urllib.parse import quote  # noqa: PLC0415 - few commands need it, and every command waits for imports
+
+    if not name:
+        raise CommandError(f"a {kind}'s name is needed", Exit.USAGE, f"muster {kind}s lists them")
+    slashes = "/" if kind == "queue" else ""
+    if {"", ".", ".."} & set(name.split("/") if slashes else [name]):
+        raise CommandError(f"no {kind} {clean(name[:100])}", Exit.NOT_FOUND, f"muster {kind}s lists them")
+    return quote(name, safe=slashes)
+
+
 class CommandError(click.ClickException):
     """An error with its exit code; `next_step` tells what to try."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from muster.api.changes import DURATIONS, flat, policy_line, queue_lines, value_text
-from muster.api.cli_base import CommandError, Exit, Session, agreed, client_command, examples, width
+from muster.api.cli_base import CommandError, Exit, Session, agreed, client_command, examples, segment, width
 from muster.api.client import Json, RefusedError
 from muster.api.configfile import ConfigFile, in_file, read_config
 from muster.api.table import fields, render
@@ -82,13 +82,7 @@ def queues(context: click.Context, session: Session) -> None:
 @client_command(reads=True)
 def show_queue(session: Session, name: str) -> None:
     """Show one queue: all its fields with what they come to in devices, its users, and what each of them holds."""
-    session.show(session.read(f"/v1/queues/{_segment(name)}"), _queue_text)
-
-
-def _segment(name: str) -> str:
-    from urllib.parse import quote  # noqa: PLC0415 - few commands need it, and every command waits for imports
-
-    return quote(name)
+    session.show(session.read(f"/v1/queues/{segment('queue', name)}"), _queue_text)
 
 
 _PORTIONS: Final = {
@@ -228,7 +222,7 @@ def _told(send: Callable[[], Json], config: ConfigFile, under: str = "") -> Json
 @client_command()
 def remove_queue(session: Session, name: str) -> None:
     """Remove a queue that has no jobs and no queues in it."""
-    session.show(session.client.delete(f"/v1/queues/{_segment(name)}"), _queues_told)
+    session.show(session.client.delete(f"/v1/queues/{segment('queue', name)}"), _queues_told)
 
 
 @click.group(

@@ -6,12 +6,14 @@ from typing import Final
 
 from aiohttp import web
 
-from muster.api.problems import ApiError, FieldError, bad_parameter
+from muster.api.problems import ApiError, FieldError, bad_parameter, no_such
 
 USER_HEADER: Final = "Muster-User"
 KEY_HEADER: Final = "Idempotency-Key"
 ANONYMOUS: Final = "anonymous"
 UNKNOWN_SHOWN: Final = 20
+ID_DIGITS: Final = 18
+INDEX_DIGITS: Final = 6
 _USER: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}$")
 _KEY: Final = re.compile(r"^[!-~]{1,255}$")
 _INTEGER: Final = re.compile(r"^[0-9]{1,18}$")
@@ -64,8 +66,11 @@ def flag(request: web.Request, name: str) -> bool:
 
 
 def job_id(request: web.Request) -> int:
-    """The job in the path; the route's pattern lets digits through only."""
-    return int(request.match_info["id"])
+    """The job in the path; the route's pattern lets digits through only. Raises ApiError."""
+    digits = request.match_info["id"]
+    if len(digits) > ID_DIGITS:
+        raise no_such("job", digits[:40], "muster jobs lists the jobs")
+    return int(digits)
 
 
 def user_of(request: web.Request) -> str:

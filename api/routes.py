@@ -4,8 +4,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from muster.api import documents, explaining, insight, logs, queues, reading, streams, submissions
+from muster.api import cordons, documents, explaining, insight, logs, queues, reading, streams, submissions
 from muster.api.configuring import PolicySet, QueuesChanged
+from muster.api.cordons import CordonSet
 from muster.api.explaining import ExplainView
 from muster.api.http_types import Handler
 from muster.api.log_views import AuditView, EventPage
@@ -41,7 +42,7 @@ class Route(NamedTuple):
     def pattern(self) -> str:
         """The path as the router wants it: a job's id is digits, a device's number too, a queue's path may have
         slashes."""
-        digits = self.path.replace("{id}", r"{id:[0-9]{1,18}}").replace("{index}", r"{index:[0-9]{1,6}}")
+        digits = self.path.replace("{id}", r"{id:[0-9]+}").replace("{index}", r"{index:[0-9]+}")
         return digits.replace("{path}", "{path:.+}")
 
     @property
@@ -97,20 +98,20 @@ ROUTES: Final = (
     Route("GET", "/v1/nodes", reading.list_nodes, "List the nodes", NodePage, READ),
     Route("GET", "/v1/nodes/{name}", reading.show_node, "Show a node", NodeAnswer, READ, problems=(404,)),
     Route(
-        "POST", "/v1/nodes/{name}/cordon", submissions.cordon, "Give a node no new work", Accepted,
-        WRITE, submissions.CordonBody, problems=(404, 415, 422, 503, 507),
+        "POST", "/v1/nodes/{name}/cordon", cordons.cordon, "Give a node no new work", CordonSet,
+        WRITE, cordons.CordonBody, problems=(404, 415, 422, 503, 507),
     ),
     Route(
-        "POST", "/v1/nodes/{name}/uncordon", submissions.uncordon, "Give a node work again", Accepted,
-        WRITE, problems=(404, 415, 503, 507),
+        "POST", "/v1/nodes/{name}/uncordon", cordons.uncordon, "Give a node work again", CordonSet,
+        WRITE, problems=(404, 409, 415, 503, 507),
     ),
     Route(
-        "POST", "/v1/nodes/{name}/devices/{index}/cordon", submissions.cordon_device, "Give a device no new work",
-        Accepted, WRITE, submissions.CordonBody, problems=(404, 415, 422, 503, 507),
+        "POST", "/v1/nodes/{name}/devices/{index}/cordon", cordons.cordon_device, "Give a device no new work",
+        CordonSet, WRITE, cordons.CordonBody, problems=(404, 415, 422, 503, 507),
     ),
     Route(
-        "POST", "/v1/nodes/{name}/devices/{index}/uncordon", submissions.uncordon_device, "Give a device work again",
-        Accepted, WRITE, problems=(404, 409, 415, 503, 507),
+        "POST", "/v1/nodes/{name}/devices/{index}/uncordon", cordons.uncordon_device, "Give a device work again",
+        CordonSet, WRITE, problems=(404, 409, 415, 503, 507),
     ),
     Route("GET", "/v1/queues", queues.list_queues, "List the queues, with what each holds", QueuePage, READ),
     Route(

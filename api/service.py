@@ -53,7 +53,7 @@ class Service:
     outputs: Outputs
     submitter: Submitter
     samples: LastSamples
-    configuring: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from looking at queues or policy to a change
+    configuring: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from looking at what people set to a change
 
     @property
     def cluster(self) -> Cluster:

@@ -1,4 +1,4 @@
-"""`POST /v1/jobs` and the other facts that people write: a request becomes one entry, or a problem and nothing.
+"""`POST /v1/jobs`, and the cancelling of jobs: a request becomes one entry, or a problem and nothing.
 
 Rules: the same Idempotency-Key with the same job is the same job, however often it is sent; with another job it is
 refused. The log's own memory of ids is short; the fold keeps keys for a day, and what it names is compared byte by
@@ -14,8 +14,9 @@ from aiohttp import web
 from muster.api.answers import answer
 from muster.api.appending import append, leaf_of, next_id, unavailable
 from muster.api.bodies import read_body, read_spec
+from muster.api.cordons import REASON_LENGTH
 from muster.api.parameters import flag, job_id, key_of, user_of
-from muster.api.problems import ApiError, FieldError, no_such
+from muster.api.problems import ApiError, FieldError
 from muster.api.reading import live_job
 from muster.api.service import SERVICE, Service, see_minimum
 from muster.api.submitting import BusyError
@@ -27,14 +28,7 @@ from muster.events.codec import encode
 from muster.events.log import DuplicateConflictError, LogFullError, LogUnavailableError, Message
 from muster.events.spec import JobSpec
 from muster.events.subjects import subject_of
-from muster.events.types import (
-    DeviceCordoned,
-    DeviceUncordoned,
-    JobCancelRequested,
-    JobSubmitted,
-    NodeCordoned,
-    NodeUncordoned,
-)
+from muster.events.types import JobCancelRequested, JobSubmitted
 
 _ROUTE: Final = "POST /v1/jobs"
 
@@ -42,13 +36,7 @@ _ROUTE: Final = "POST /v1/jobs"
 class CancelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why a job is cancelled."""
 
-    reason: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-
-
-class CordonBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why a node or a device is cordoned."""
-
-    reason: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH)] = ""
 
 
 def _message_id(user: str, key: str) -> str:
@@ -154,58 +142,3 @@ async def cancel(request: web.Request) -> web.Response:
         raise ApiError(409, "ended", f"job {job.id} has ended: {job.phase} ({PHASE_CODES[job.phase]})")
     ack = await append(service.log, JobCancelRequested(job=job.id, user=user, reason=body.reason), job.spec.queue)
     return answer(Accepted(ack.sequence, job.id), ack.sequence, status=202)
-
-
-async def cordon(request: web.Request) -> web.Response:
-    """Give a node no new work."""
-    service, name = request.app[SERVICE], _known_node(request)
-    user, body = user_of(request), await read_body(request, CordonBody)
-    ack = await append(service.log, NodeCordoned(node=name, user=user, reason=body.reason))
-    return answer(Accepted(ack.sequence), ack.sequence)
-
-
-async def uncordon(request: web.Request) -> web.Response:
-    """Give a node work again."""
-    service, name = request.app[SERVICE], _known_node(request)
-    if not service.state.nodes[name].cordoned:
-        return answer(Accepted(service.state.sequence, already=True), service.state.sequence)
-    ack = await append(service.log, NodeUncordoned(node=name, user=user_of(request)))
-    return answer(Accepted(ack.sequence), ack.sequence)
-
-
-async def cordon_device(request: web.Request) -> web.Response:
-    """Give a device no new work."""
-    service, name = request.app[SERVICE], _known_node(request)
-    user, body = user_of(request), await read_body(request, CordonBody)
-    uuids = [device.uuid for device in service.state.nodes[name].inventory.devices]
-    event = DeviceCordoned(node=name, uuid=_uuid_in(request, uuids), user=user, reason=body.reason)
-    ack = await append(service.log, event)
-    return answer(Accepted(ack.sequence), ack.sequence)
-
-
-async def uncordon_device(request: web.Request) -> web.Response:
-    """Give a device work again, whatever was wrong with it: somebody vouches for it."""
-    service, name = request.app[SERVICE], _known_node(request)
-    node = service.state.nodes[name]
-    uuid = _uuid_in(request, node.uuids())
-    if not any(uuid in known for known in (node.device_cordons, node.conditions, node.device_errors)):
-        detail = "it is not cordoned, and nothing is known to be wrong with it"
-        index = request.match_info["index"]
-        raise ApiError(409, "nothing_to_lift", f"device {index} of {name} takes work", detail=detail)
-    ack = await append(service.log, DeviceUncordoned(node=name, uuid=uuid, user=user_of(request)))
-    return answer(Accepted(ack.sequence), ack.sequence)
-
-
-def _uuid_in(request: web.Request, uuids: list[str]) -> str:
-    """The device whose number is in the path."""
-    name, index = request.match_info["name"], int(request.match_info["index"])
-    if index >= len(uuids):
-        raise no_such("device", f"{index} of {name}", f"muster nodes {name} lists its devices")
-    return uuids[index]
-
-
-def _known_node(request: web.Request) -> str:
-    name = request.match_info["name"]
-    if name not in request.app[SERVICE].state.nodes:
-        raise no_such("node", name, "muster nodes lists the nodes")
-    return name

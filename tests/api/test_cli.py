@@ -141,9 +141,9 @@ def test_a_script_is_shown_by_its_name(muster: Muster, tmp_path: Path) -> None:
     assert f"/bin/sh -c (3 lines) {file} 'two words'" in muster("show", "2").output
 
 
-def test_a_node_that_takes_work_is_not_uncordoned_again(muster: Muster) -> None:
-    answer = json.loads(muster("uncordon", "node-1", "--json").output)
-    assert answer["already"]
+def test_a_node_that_is_not_cordoned_is_not_uncordoned(muster: Muster) -> None:
+    refused = muster("uncordon", "node-1")
+    assert (refused.exit_code, refused.stderr) == (4, "muster: node-1 is not cordoned\n")
     assert json.loads(muster("state", "--json").output)["sequence"] == 1
 
 
