@@ -182,8 +182,9 @@ def job_row(job: Job, now_ns: int, waits: Short | None = None) -> JobRow:
 def _why_text(job: Job, waits: Short | None) -> str | None:
     if waits is not None and not waits.text:
         return job.reason
-    texts = [waits.text if waits is not None else "", f"(before: {job.reason})" if job.reason else ""]
-    return " ".join(filter(None, texts)) or None
+    now = waits.text if waits is not None else ""
+    before = f"(before: {job.reason})" if job.reason and job.reason not in now else ""
+    return " ".join(filter(None, (now, before))) or None
 
 
 def job_view(job: Job, now_ns: int, cluster: Cluster) -> JobView:

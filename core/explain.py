@@ -14,7 +14,14 @@ from muster.core.cluster import Cluster
 from muster.core.explain_bounds import bound_reason, bounds_broken
 from muster.core.explain_ends import being_stopped, once_stopped
 from muster.core.explain_needs import needs_of
-from muster.core.explain_nodes import filter_step, free_devices, never_fits, refused_nodes, what_is_missing
+from muster.core.explain_nodes import (
+    filter_step,
+    free_devices,
+    never_fits,
+    refused_by_all,
+    refused_nodes,
+    what_is_missing,
+)
 from muster.core.explain_order import PLACES, ahead_reason, jobs_ahead, kept_for, order_reasons, order_step, since
 from muster.core.explain_placed import explain_placed, explain_reserved, past_of
 from muster.core.explain_room import RoomNeeded, room_needed, room_reasons
@@ -125,6 +132,7 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
         summary = _summary(turn, held_back, allocation.why).text
         needs = needs_of(turn, reasons, needed, claims)
         spared = unstopped(turn)
+        refused_so = refused_by_all(turn) if turn.asker.excluded else ""
         before = staying_now(turn.draft.ledger)
         if turn.reached:
             next(turns, None)
@@ -166,7 +174,8 @@ def _begin_waiting(cluster: Cluster, job: Job) -> Unfinished:
     forecast = Forecast(cluster, len(cluster.state.rooms) + len(ahead) + 1)
     stopping = being_stopped(cluster, {other for reason in reasons for other in reason.jobs})
     at_once = once_stopped(cluster, stopping)
-    words = _Words(_why_unknown(cluster, reasons), at_once, _Kept(*kept) if kept is not None else None)
+    unknown = refused_so if cluster.is_refused(job) else _why_unknown(cluster, reasons)
+    words = _Words(unknown, at_once, _Kept(*kept) if kept is not None else None)
     return Unfinished(found, forecast, words)
 
 

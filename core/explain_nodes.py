@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 from muster.core.capacity import Capacity
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import jobs_named
+from muster.core.explain_words import jobs_named, quantity, span
 from muster.core.explanation import Check, FilterStep
 from muster.core.health import SOUND, ailing, ailments_of
 from muster.core.node_room import NodeRoom
@@ -59,11 +59,13 @@ def _devices_of_a_worker(turn: Turn) -> int:
 
 
 def node_matches(node: Node, demand: Demand) -> bool:
-    """Whether a node is one of those asked for, with a device of a model asked for."""
+    """Whether a node is one of those asked for, with a device of a model asked for, and runs such work."""
     inventory = node.inventory
     if demand.node_names and node.name not in demand.node_names:
         return False
     if any(inventory.labels.get(label) != value for label, value in demand.labels):
+        return False
+    if not demand.runs_on(inventory):
         return False
     return not demand.gpus or any(not demand.models or each.model in demand.models for each in inventory.devices)
 
@@ -136,7 +138,11 @@ def _where(node: Node, demand: Demand) -> str:
     if demand.node_names and node.name not in demand.node_names:
         return "not one of the nodes asked for"
     wrong = [f"{label} = {value}" for label, value in demand.labels if node.inventory.labels.get(label) != value]
-    return f"has not the label {wrong[0]}" if wrong else ""
+    if wrong:
+        return f"has not the label {wrong[0]}"
+    if demand.runs_on(node.inventory):
+        return ""
+    return "gives no devices to containers" if node.inventory.containers else "runs no containers"
 
 
 def _device_reason(room: NodeRoom, demand: Demand, devices: int) -> str:
@@ -169,7 +175,7 @@ def _count(devices: int, demand: Demand) -> str:
 def _host_reason(room: NodeRoom, demand: Demand, devices: int) -> str:
     cpus, memory_mib = demand.host_share(devices, demand.nodes if isinstance(demand.nodes, int) else 1)
     if room.cpus < cpus:
-        return f"{room.cpus} CPUs free, {cpus} asked for"
+        return f"{quantity('cpus', room.cpus)} free, {cpus} asked for"
     if room.memory_mib < memory_mib:
         return f"{room.memory_mib} MiB of host memory free, {memory_mib} asked for"
     return ""
@@ -206,8 +212,11 @@ def what_is_missing(turn: Turn, free: int) -> str:
         return f"can never be placed as the cluster is: {problem}"
     if turn.unported is not None:
         return "waits for a rendezvous port"
+    if turn.cluster.is_refused(turn.job):
+        return f"waits since {turn.job.reason or 'it was refused'}; {refused_by_all(turn)}"
     if not demand.gpus:
-        return f"waits for a node with {demand.cpus} CPUs and {demand.memory_mib} MiB of host memory free"
+        memory = f" and {quantity('memory', demand.memory_mib)}" if demand.memory_mib else ""
+        return f"waits for a node with {quantity('cpus', demand.cpus)}{memory} free"
     asked = f"waits for {demand.gpus} device{'s' if demand.gpus > 1 else ''}"
     are_free = (
         ("is idle" if free == 1 else "are idle")
@@ -227,6 +236,12 @@ def what_is_missing(turn: Turn, free: int) -> str:
     if _devices_of_a_worker(turn) == demand.gpus and most < demand.gpus:
         return f"{asked} on one node; {free} {are_free}, at most {most} on one"
     return f"{asked} together; {free} {are_free}, but not where its other needs are met"
+
+
+def refused_by_all(turn: Turn) -> str:
+    """What follows from it that every node that could hold a job has refused it."""
+    until_at = min(turn.job.excluded[name] for name in turn.asker.excluded)
+    return f"no other node could hold it, and it is tried again in {span(until_at - turn.now_at)}"
 
 
 def _most_on_a_node(turn: Turn) -> int:

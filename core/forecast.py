@@ -44,6 +44,7 @@ class Forecast:
         waiting = in_order(cluster, max(LOOKED_AT, 2 * most))
         jobs = cluster.state.jobs
         self._asked: Final = [job for job in (*reserved, *waiting) if jobs[job].phase == "PENDING"][:most]
+        self._refused: Final = {job for job in self._asked if cluster.is_refused(jobs[job])}
         self._state: Final = _copy_of(cluster, [*reserved, *waiting])
 
     @property
@@ -52,8 +53,9 @@ class Forecast:
         return self._state.time_at
 
     def starts(self) -> dict[int, int | None]:
-        """As `expected_starts`."""
-        return _Simulation(self._state).run(self._asked) if self._asked else {}
+        """As `expected_starts`. Of a job that every node has refused, nobody knows whether the next try succeeds."""
+        starts = _Simulation(self._state).run(self._asked) if self._asked else {}
+        return starts | dict.fromkeys(self._refused)
 
 
 class _Simulation:

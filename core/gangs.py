@@ -39,6 +39,8 @@ def admits(room: NodeRoom, name: str, demand: Demand, excluded: frozenset[str]) 
     """Whether the job's constraints let a node be used."""
     if name in excluded or (demand.node_names and name not in demand.node_names):
         return False
+    if not demand.runs_on(room.inventory):
+        return False
     if demand.labels:
         labels = room.inventory.labels
         return all(labels.get(label) == value for label, value in demand.labels)

@@ -67,6 +67,12 @@ class Holdings:
             known = self._placeable[shape] = place(self.hardware, self.demand(job)) is not None
         return known
 
+    def is_refused(self, job: Job) -> bool:
+        """Whether every node that could hold a job has refused it a while ago."""
+        now_at = self.state.time_at
+        refusing = frozenset(name for name, until_at in job.excluded.items() if until_at > now_at)
+        return bool(refusing) and self.could_hold(job) and place(self.hardware, self.demand(job), refusing) is None
+
     def could_start(self, who: Claimant, job: Job, claim: Vector) -> bool:
         """Whether a job could start with nothing running: where nodes, and the bounds of queues and lanes, are."""
         return self.could_hold(job) and self.could_admit(who, claim)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.core.health import SOUND, Ailments
-from muster.core.links import links_of
+from muster.core.links import Links, links_of
 from muster.core.resources import Demand
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.types import Inventory
@@ -40,9 +40,12 @@ class NodeRoom:
     )
 
     def __init__(self, inventory: Inventory, ailments: Ailments = SOUND) -> None:
+        self._fill(inventory, ailments, links_of(inventory.topology, len(inventory.devices)))
+
+    def _fill(self, inventory: Inventory, ailments: Ailments, links: Links | None) -> None:
         self.inventory = inventory
         self.ailments = ailments
-        self.links = links_of(inventory.topology, len(inventory.devices))
+        self.links = links
         self.available = False
         self.cpus = inventory.cpus
         self.memory_mib = inventory.memory_mib
@@ -61,7 +64,9 @@ class NodeRoom:
 
     def emptied(self) -> "NodeRoom":
         """The same node with nothing claimed, and not available."""
-        return NodeRoom(self.inventory, self.ailments)
+        room = NodeRoom.__new__(NodeRoom)
+        room._fill(self.inventory, self.ailments, self.links)  # noqa: SLF001  its own kind
+        return room
 
     def choose(self, fitting: list[int], count: int, beside: Sequence[int] = ()) -> list[int]:
         """So many of the devices that fit, for a worker that has those `beside` too: as they come, but of the idle ones

@@ -11,7 +11,7 @@ from muster.core.quantities import parse_size_mib
 from muster.core.state import Node
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 from muster.events.spec import JobSpec
-from muster.events.types import Device
+from muster.events.types import Device, Inventory
 
 DEFAULT_CPUS_PER_DEVICE: Final = 1
 
@@ -24,7 +24,7 @@ def largest_device_mib(nodes: Iterable[Node]) -> int:
 class Demand(NamedTuple):
     """A job's needs. `cpus` and `memory_mib` are per device, or in all where there is none; `device_memory_mib` is
     nominal, 0 = the whole device; `models` empty = any; `own_ports`: each worker has a port to be met at, not only the
-    first one."""
+    first one; `contained`: its workers run in containers."""
 
     gpus: int
     nodes: Literal["any", "fewest"] | int | None
@@ -37,6 +37,7 @@ class Demand(NamedTuple):
     node_names: frozenset[str]
     labels: tuple[tuple[str, str], ...]
     own_ports: bool = False
+    contained: bool = False
 
     @property
     def exclusive(self) -> bool:
@@ -45,8 +46,12 @@ class Demand(NamedTuple):
 
     @property
     def constrained(self) -> bool:
-        """Whether only some nodes will do, by name or label."""
-        return bool(self.node_names or self.labels)
+        """Whether only some nodes will do, by name, label, or what they run."""
+        return bool(self.node_names or self.labels or self.contained)
+
+    def runs_on(self, inventory: Inventory) -> bool:
+        """Whether a node runs such work at all: as processes each does, in containers not each."""
+        return not self.contained or (inventory.containers and (inventory.devices_in_containers or not self.gpus))
 
     def occupies(self, device: Device) -> int:
         """Thousandths of a device that a claim on it counts: by compute or by memory, whichever is more; no more than
@@ -85,4 +90,5 @@ def demand_of(spec: JobSpec) -> Demand:
         node_names=frozenset(where.nodes or ()),
         labels=tuple(sorted(where.labels.items())),
         own_ports=spec.framework == "tensorflow",
+        contained=spec.image is not None,
     )

@@ -2,6 +2,7 @@
 field by a JSON pointer (RFC 6901)."""
 
 import re
+from itertools import dropwhile
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,6 +35,9 @@ _IMAGE: Final = re.compile(
 )
 """A name of a registry or of the node's store: no engine's `TRANSPORT:PATH`, by which one could read others' files."""
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_LAUNCHER: Final = re.compile(r"(python|pypy)[0-9.]*|(ba|da|z)?sh|torchrun|msrun|accelerate|deepspeed|mpirun|srun")
+_SCRIPT: Final = re.compile(r"[^-=\s][^=\s]*\.(py|sh)")
+_QUOTES: Final = "\"'(){};&|"
 
 
 def check_spec(raw: Any) -> JobSpec:
@@ -49,11 +53,19 @@ def check_spec(raw: Any) -> JobSpec:
 
 
 def _program_name(command: str | list[str]) -> str:
-    """The program's name without its folders: that of the first word which is no assignment of a variable."""
-    words = command.split() if isinstance(command, str) else command[:1]
-    program = next((word for word in words if not _ASSIGNMENT.match(word)), "")
-    name = program.strip("\"'(){};&|").rstrip("/").rpartition("/")[2]
+    """The program's name without its folders: that of the first word which is no assignment of a variable, or of the
+    script that it starts."""
+    words = command.split() if isinstance(command, str) else command
+    program, *arguments = [*dropwhile(_ASSIGNMENT.match, words)] or [""]
+    name = _file_name(program)
+    if _LAUNCHER.fullmatch(name):
+        scripts = (_file_name(word) for word in arguments if _SCRIPT.fullmatch(word.strip(_QUOTES)))
+        name = next(scripts, name)
     return "".join(letter for letter in name[:NAME_LENGTH] if letter.isprintable()) or "job"
+
+
+def _file_name(word: str) -> str:
+    return word.strip(_QUOTES).rstrip("/").rpartition("/")[2]
 
 
 def flaw(spec: JobSpec) -> str:
@@ -96,8 +108,9 @@ def _own_problems(spec: JobSpec) -> list[Problem]:
 
 
 def _new_problems(spec: JobSpec) -> list[Problem]:
-    """What is not accepted any more, although the log may have it: there a stop takes no longer than the most."""
-    problems = []
+    """What is not accepted any more, although the log may have it: there a stop takes no longer than the most, and a
+    node refuses what no container can be given."""
+    problems = _container_problems(spec) if spec.image is not None else []
     if spec.limits.on_timeout == "requeue" and spec.limits.time_limit is None:
         problems.append(
             Problem("/limits/on_timeout", "says what follows a time limit, and there is none: set time_limit")
@@ -113,6 +126,19 @@ def _new_problems(spec: JobSpec) -> list[Problem]:
     if notice and int(notice) > most_s:
         detail = f"{int(notice)} s is more than {most_s} s, the longest that a job may take to save"
         problems.append(Problem("/preemption/signal", detail))
+    return problems
+
+
+def _container_problems(spec: JobSpec) -> list[Problem]:
+    problems = [
+        Problem(f"/env/{name}", "has a line break, which no container's variable may have")
+        for name, value in spec.env.items()
+        if {"\n", "\r"} & set(value)
+    ]
+    if {",", '"', "\n"} & set(spec.workdir or ""):
+        problems.append(
+            Problem("/workdir", "cannot be mounted in a container: it has a comma, a quote or a line break")
+        )
     return problems
 
 
@@ -208,7 +234,20 @@ def capacity_problems(spec: JobSpec, hardware: Capacity) -> list[Problem]:
         return []
     if not hardware.rooms:
         return [Problem("", "the cluster has no nodes yet")]
+    if demand.contained and place(hardware, demand._replace(contained=False)) is not None:
+        return [_image_problem(demand, hardware)]
     return _device_problems(demand, hardware) or _host_problems(demand, hardware) or [_gang_problem(demand, hardware)]
+
+
+def _image_problem(demand: Demand, hardware: Capacity) -> Problem:
+    """It would fit if it needed no container."""
+    inventories = [room.inventory for room in hardware.rooms.values()]
+    if not any(inventory.containers for inventory in inventories):
+        return Problem("/image", "no node runs containers: none has podman or docker")
+    if not any(demand.runs_on(inventory) for inventory in inventories):
+        return Problem("/image", "no node can give devices to a container: simulated ones are on paper only")
+    what = "give no devices to containers" if demand.gpus else "run no containers"
+    return Problem("/image", f"the nodes that could hold it {what}")
 
 
 def _device_problems(demand: Demand, hardware: Capacity) -> list[Problem]:

@@ -94,7 +94,8 @@ class Device(_Part, frozen=True):
 
 class Inventory(_Part, frozen=True):
     """What a node has. Nodes with the same `fabric` can run one gang together; "" is not linked. The ports are those
-    that workers meet on: by default below the range that a Linux kernel gives to outgoing connections."""
+    that workers meet on: by default below the range that a Linux kernel gives to outgoing connections. `containers`:
+    it runs jobs with an image, and `devices_in_containers` also such as have devices."""
 
     devices: list[Device]
     cpus: Small
@@ -107,6 +108,8 @@ class Inventory(_Part, frozen=True):
     driver: Token = ""
     addresses: dict[Token, Token] = {}  # network interface → its address
     topology: list[list[Link]] = []  # by device, twice; [] = unknown
+    containers: bool = False
+    devices_in_containers: bool = False
 
 
 class DeviceFault(_Part, frozen=True):

@@ -47,7 +47,7 @@ from muster.node_agent.refusal import RefusalError
 from muster.node_agent.reporter import Reporter
 from muster.node_agent.rivals import NameTakenError, Rivals
 from muster.node_agent.runtime import ContainerRuntime, find_engine
-from muster.node_agent.watch import DeviceWatch
+from muster.node_agent.watch import DeviceWatch, Survey
 from muster.node_agent.worker import Key, Worker
 from muster.node_agent.worker_folder import StopOrder
 from muster.node_agent.workers import Workers
@@ -126,6 +126,7 @@ class Agent:
         self._lease = Lease(data / "lease", settings.lease_ms)
         self._keepers = Keepers(data / "keepers.log")
         cgroup, controllers = worker_cgroups() if settings.cgroups else ("", frozenset())
+        self._engine = find_engine(settings.container_runtime)
         launching = LaunchSettings(
             own_env=dict(os.environ),
             visible=settings.visible,
@@ -133,7 +134,7 @@ class Agent:
             controllers=controllers,
             run_as=settings.run_as,
             allow_root=settings.allow_root,
-            engine=find_engine(settings.container_runtime),
+            engine=self._engine,
             max_processes=settings.max_processes,
         )
         if settings.run_as:
@@ -208,7 +209,7 @@ class Agent:
             await check()
             self._alone.set()
             check = self._rivals.check_again
-            survey = await self._watch.survey()
+            survey = self._with_containers(await self._watch.survey())
             incarnation = secrets.token_hex(8)
             try:
                 await self._journal.begin_life(incarnation)
@@ -233,8 +234,13 @@ class Agent:
             sequence = await stored
             self.registered.set()
             await self._live(sequence)
-            why = "its lease has run out" if self._lease.over() else "its devices are others now"
+            why = "its lease has run out" if self._lease.over() else "its devices have changed"
             logger.warning("a life of this node ends, and it registers anew: %s", why)
+
+    def _with_containers(self, survey: Survey) -> Survey:
+        """Devices can tell whether they can be given to containers, not whether there is an engine."""
+        inventory = msgspec.structs.replace(survey.inventory, containers=self._engine is not None)
+        return survey._replace(inventory=inventory)
 
     async def _live(self, registered: int) -> None:
         """Return when the lease has run out, or the devices are others. Raises NameTakenError."""

@@ -151,8 +151,11 @@ def incident_of(event: XidEvent, index: int, uuid: str, owner: tuple[int, int] |
 
 
 def told(event: XidEvent) -> str:
-    """An Xid in words, with what the kernel's log adds."""
-    return f"{describe(event.xid)} ({event.text})" if event.text else describe(event.xid)
+    """An Xid in words, with what the kernel's log adds; in the log's words alone where they say the same."""
+    known, text = XIDS.get(event.xid), event.text.removeprefix("name=<unknown>, ")
+    if known is not None and known.name.lower() in text.lower():
+        return f"Xid {event.xid}: {text}"
+    return f"{describe(event.xid)} ({text})" if text else describe(event.xid)
 
 
 def fault_of(index: int, uuid: str, findings: Sequence[Finding]) -> DeviceFault | None:

@@ -54,6 +54,7 @@ def inventory_of(devices: list[Device], host: Host, site: Site, driver: str, top
         driver=driver,
         addresses=addresses(site.address),
         topology=topology,
+        devices_in_containers=True,
     )
 
 

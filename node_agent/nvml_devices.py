@@ -20,7 +20,7 @@ from muster.node_agent.inventory import Site, inventory_of
 from muster.node_agent.known_devices import Seen, merged, read_known, write_known
 from muster.node_agent.models import is_integrated, model_of, nominal_mib
 from muster.node_agent.nvml import NvmlProcess, NvmlSettings
-from muster.node_agent.readings import DeviceReading, MachineReading, NvmlTroubleError, Worktree, XidEvent
+from muster.node_agent.readings import DeviceReading, MachineReading, NvmlTroubleError, Trouble, Worktree, XidEvent
 from muster.node_agent.topology import links_between
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,12 @@ logger = logging.getLogger(__name__)
 KNOWN_FILE: Final = "devices.json"
 NVLINK_LABEL: Final = "nvlink"
 _UNIFIED_PERCENT: Final = 90
+_NO_MEMORY: Final[dict[Trouble | None, str]] = {
+    "not_supported": "NVML does not support that for it",
+    "unreadable": "NVML gives an error, or a size that cannot be",
+    "lost": "it is lost",
+    None: "NVML says nothing",
+}
 
 
 class NvmlDevices:
@@ -126,7 +132,8 @@ class NvmlDevices:
     def _learn(self, reading: MachineReading) -> None:
         for one in reading.devices:
             if one.trouble is not None:
-                logger.warning("NVML's device %d (%s) is %s", one.nvml_index, one.pci_bus_id or "?", one.trouble)
+                where = one.pci_bus_id or self._missing_from(reading)
+                logger.warning("NVML's device %d (%s) is %s", one.nvml_index, where, one.trouble)
         readable, known = list(_by_uuid(reading).values()), self._known_by_uuid()
         seen = Seen(
             [self._device(one, known.get(one.uuid)) for one in readable], links_between(readable, reading.paths)
@@ -141,6 +148,12 @@ class NvmlDevices:
             logger.warning("which devices there are cannot be kept: %s", error)
 
     # -- devices ------------------------------------------------------------------------------------------------
+
+    def _missing_from(self, machine: MachineReading) -> str:
+        """Where a device may be that does not tell where it is."""
+        told = {reading.pci_bus_id for reading in machine.devices} | {reading.uuid for reading in machine.devices}
+        missing = [d.pci_bus_id for d in self._known.devices if not {d.uuid, d.pci_bus_id} & told]
+        return " or ".join(missing) or "at an unknown place"
 
     def _known_by_uuid(self) -> dict[str, Device]:
         return {device.uuid: device for device in self._known.devices}
@@ -187,8 +200,9 @@ class NvmlDevices:
         """Whether the devices are not those of the inventory: others, elsewhere, or of another kind now."""
         known = self._known_by_uuid()
         for uuid, one in _by_uuid(reading).items():
-            was = known.get(uuid)
-            if was is None or _kind(self._device(one, was)) != _kind(was):
+            change = _change(known.get(uuid), self._device(one, known.get(uuid)))
+            if change:
+                logger.warning("%s at %s %s", uuid, one.pci_bus_id, change)
                 return True
         return False
 
@@ -203,7 +217,9 @@ class NvmlDevices:
         if reading.mig:
             return _fault(device, "mig", "drain", "it is in MIG mode")
         if reading.memory is None and not self._is_unified(reading):
-            return _fault(device, "memory_unknown", "drain", f"its memory cannot be read: {reading.memory_trouble}")
+            return _fault(
+                device, "memory_unknown", "drain", f"its memory cannot be read: {_NO_MEMORY[reading.memory_trouble]}"
+            )
         return None
 
     def _sample(self, device: Device, reading: DeviceReading | None) -> DeviceSample:
@@ -234,9 +250,19 @@ class NvmlDevices:
         return (None, None, None) if memory is None else (memory.total_mib, memory.used_mib, memory.reserved_mib)
 
 
-def _kind(device: Device) -> tuple[str, bool, str, bool]:
-    """What makes it another device for whom it is given to."""
-    return device.pci_bus_id, device.mig, device.domain, device.memory_mib > 0
+def _change(was: Device | None, now: Device) -> str:
+    """What makes it another device for whom it is given to, in words; "" = nothing."""
+    if was is None:
+        return "is new"
+    if now.pci_bus_id != was.pci_bus_id:
+        return f"was at {was.pci_bus_id} before"
+    if now.mig != was.mig:
+        return f"is {'now' if now.mig else 'no longer'} in MIG mode"
+    if now.domain != was.domain:
+        return f"is of NVLink domain {now.domain or 'none'}, and was of {was.domain or 'none'}"
+    if (now.memory_mib > 0) != (was.memory_mib > 0):
+        return f"has {now.memory_mib} MiB of memory, and had {was.memory_mib}"
+    return ""
 
 
 def _by_uuid(machine: MachineReading) -> dict[str, DeviceReading]:

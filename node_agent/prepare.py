@@ -52,7 +52,7 @@ def prepared(
 ) -> Prepared:
     """What the worker needs. Makes nothing. Raises RefusalError."""
     plan = _plan(command, folder, inventory, settings)
-    program = _program(command, plan, folder, settings)
+    program = _program(command, plan, folder, inventory, settings)
     _check_way(command, program, folder)
     ticket = _ticket(command, program, plan.env[MARKER], lease, claims, settings)
     return Prepared(ticket, plan.programs, program.variables, program.owner)
@@ -65,10 +65,14 @@ def _plan(command: StartWorker, folder: WorkerFolder, inventory: Inventory, sett
     return launch(command, settings.own_env, str(folder.path), secrets.token_hex(8), visible, interface)
 
 
-def _program(command: StartWorker, plan: Launch, folder: WorkerFolder, settings: LaunchSettings) -> Program:
+def _program(
+    command: StartWorker, plan: Launch, folder: WorkerFolder, inventory: Inventory, settings: LaunchSettings
+) -> Program:
     person = person_for(settings.run_as, command.user, allow_root=settings.allow_root) if settings.run_as else None
     if not command.image:
         return plain(command, plan, person)
+    if settings.engine is not None and command.devices and not inventory.devices_in_containers:
+        raise RefusalError("simulated devices cannot be given to a container")
     limits = Limits(settings.max_processes, own_ulimits())
     user = in_container(settings.engine, person, os.geteuid(), os.getegid())
     return container(settings.engine, command, plan, str(folder.path), settings.own_env, user, limits)

@@ -25,6 +25,8 @@ def inventory(
     memory_mib: int = 1 << 20,
     labels: dict[str, str] | None = None,
     address: str = "10.0.0.1",
+    containers: bool = False,
+    devices_in_containers: bool = False,
 ) -> t.Inventory:
     """A node's inventory: devices of 80 GiB of which 81,000 MiB are usable."""
     return t.Inventory(
@@ -34,6 +36,8 @@ def inventory(
         address=address,
         fabric=fabric,
         labels=labels or {},
+        containers=containers,
+        devices_in_containers=devices_in_containers,
     )
 
 

@@ -222,7 +222,7 @@ def test_show_gives_framework_and_image_where_a_job_has_them(muster: Muster) -> 
 
 def test_a_job_without_a_name_is_listed_by_its_program(muster: Muster) -> None:
     assert muster("submit", "--gpus", "1", "--", "/usr/bin/python3", "x.py").exit_code == 0
-    assert json.loads(muster("show", "2", "--json").output)["name"] == "python3"
+    assert json.loads(muster("show", "2", "--json").output)["name"] == "x.py"
 
 
 # -- queue ----------------------------------------------------------------------------------------------------------

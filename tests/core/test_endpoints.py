@@ -98,8 +98,8 @@ def test_ports_are_free_again_when_the_attempt_is_over() -> None:
 
 def test_processes_are_numbered_over_an_uneven_gang() -> None:
     script = Script()
-    script.node("node-1", 3, fabric="lab")
-    script.node("node-2", 1, fabric="lab")
+    script.node("node-1", 3, fabric="lab", containers=True, devices_in_containers=True)
+    script.node("node-2", 1, fabric="lab", containers=True, devices_in_containers=True)
     job = script.submit(spec(4, framework="pytorch", image="registry/image:1"))
     started = commands(script.settle(), job)
     shape = [(len(command.devices), command.processes, command.first_process) for command in started]

@@ -174,6 +174,9 @@ def test_a_job_goes_back_to_a_node_that_refused_it_after_a_while() -> None:
     life = script.node("node-1", 4)
     job = script.submit(lasting(4, 10))
     script.settle()
+    script.node("node-2", 4)
+    script.submit(spec(4))  # for nobody knows how long
+    script.settle()
     script.append(t.WorkerRefused("node-1", life, 1, job, 1, 0, "no space"))
     script.settle()
     assert script.job(job).phase == "PENDING"

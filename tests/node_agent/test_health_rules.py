@@ -133,7 +133,7 @@ def test_an_error_of_a_process_that_is_nobody_s_here_fails_nobody() -> None:
 def test_a_fault_says_in_words_what_it_is() -> None:
     gone = finding_of(XidEvent(BUS, 79, 0, "GPU has fallen off the bus."))
     assert gone is not None
-    assert gone.detail == "Xid 79: has fallen off the bus (GPU has fallen off the bus.)"
+    assert gone.detail == "Xid 79: GPU has fallen off the bus."
     plain = incident_of(XidEvent(BUS, 4711), 0, "GPU-0", (0, 0))
     assert plain is not None
     assert plain.detail == "Xid 4711: not a number that is known here"
