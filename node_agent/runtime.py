@@ -124,6 +124,7 @@ def container(
         *(engine.path, "run", "--rm", "--name", name),
         *("--pull", "missing", "--log-driver", "none"),
         *("--network", "host", "--security-opt", "no-new-privileges"),
+        *(["--http-proxy=false"] if engine.kind == "podman" else []),  # the agent's, which may have a password
         *_limited(command, limits),
         *_identity(account),
         *_mounted(folder, plan.cwd),

@@ -83,7 +83,7 @@ def test_podman_gets_devices_by_their_cdi_names_and_an_account() -> None:
     assert made.argv == [
         *("/usr/bin/podman", "run", "--rm", "--name", "muster-5.1.0-c0ffee"),
         *("--pull", "missing", "--log-driver", "none"),
-        *("--network", "host", "--security-opt", "no-new-privileges"),
+        *("--network", "host", "--security-opt", "no-new-privileges", "--http-proxy=false"),
         *("--ulimit", "memlock=65536:1048576", "--shm-size", "64g", "--pids-limit", "512"),
         *("--user", "1000:100", "--group-add", "44", "--group-add", "109"),
         *("--mount", "type=bind,source=/data/workers/5.1.0/bin,target=/data/workers/5.1.0/bin"),
@@ -363,6 +363,20 @@ async def test_podman_runs_a_worker_with_its_variables_and_its_folder(
     assert exited.exit.exit_code == 7
     assert (folder / "work/made").read_text() == "made\n"
     assert left_in_podman() == []
+
+
+async def test_podman_keeps_its_own_variables_from_a_worker(
+    new_node: NewNode, link: FakeLink, podman: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://agent:s3cret@proxy.example")
+    life = (await new_node(container_runtime="podman").registered()).incarnation
+
+    await link.command(start(life, "env", image=podman, indices=[], cpus=1, memory_mib=256))
+    await link.fact(WorkerExited, job=5)
+
+    output = (tmp_path / "data/workers/5.1.0/output").read_text()
+    assert "MUSTER_JOB_ID=5" in output
+    assert "s3cret" not in output
 
 
 async def test_podman_runs_a_worker_as_its_account(
