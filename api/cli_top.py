@@ -4,14 +4,18 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 import click
 
-from muster.api.cli_base import Session, client_command, examples, width
-from muster.api.cli_nodes import segment
-from muster.api.client import UnreachableError
+from muster.api.cli_base import Session, client_command, examples, segment, width
+from muster.api.client import RefusedError, UnreachableError
+from muster.api.keys import until_quit
 from muster.api.top_text import Shown, json_of, screen
 
 ACTIVE: Final = "CF,R,CG"
@@ -34,21 +38,63 @@ CLEAR_LINE: Final = "\x1b[K"
 @click.option("--once", is_flag=True, help="Show it once, and end.")
 @client_command()
 def top(session: Session, node: str | None, user: str | None, interval: float, *, once: bool) -> None:
-    """Show the devices live: memory, load, temperature, power, and whose jobs hold them. Ctrl-C ends it. With --json,
-    an object a line."""
-    live = not once and sys.stdout.isatty() and not session.as_json
-    try:
-        _show(session, _look(session, node, user), live=live)
-        while not once:
-            time.sleep(interval)
-            try:
-                shown = _look(session, node, user)
-            except UnreachableError as error:
+    """Show the devices live: memory, load, temperature, power, and whose jobs hold them. `q` or Ctrl-C ends it. With
+    --json, an object a line."""
+    look = partial(_look, session, node, user)
+    with suppress(KeyboardInterrupt):
+        if once or session.as_json or not sys.stdout.isatty():
+            _print(session, look())
+            if not once:
+                _go_on_printing(session, look, interval)
+        else:
+            _live(look, interval)
+
+
+Look = Callable[[], tuple[Shown, int]]
+
+
+def _go_on_printing(session: Session, look: Look, interval: float) -> None:
+    """Of a server that is away it is told once."""
+    told = False
+    while True:
+        time.sleep(interval)
+        try:
+            _print(session, _again(look))
+            told = False
+        except _AwayError as error:
+            if not told:
                 click.echo(f"muster: {error}; trying again", err=True)
-            else:
-                _show(session, shown, live=live)
-    except KeyboardInterrupt:
-        click.echo()
+            told = True
+
+
+def _live(look: Look, interval: float) -> None:
+    """Each look in the place of the one before, until a key ends it."""
+    looked = look()
+    with until_quit() as quits:
+        _show(looked, "")
+        while not quits(interval):
+            note = ""
+            try:
+                looked = _again(look)
+            except _AwayError as error:
+                note = f"{error}; trying again, this is as it was at {looked[0].time[11:19]} UTC"
+            _show(looked, note)
+
+
+class _AwayError(Exception):
+    """Nobody answers, for now."""
+
+
+def _again(look: Look) -> tuple[Shown, int]:
+    """Another look. Raises _AwayError where there may be an answer later."""
+    try:
+        return look()
+    except UnreachableError as error:
+        raise _AwayError(str(error)) from error
+    except RefusedError as error:
+        if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        raise _AwayError(str(error)) from error
 
 
 def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, int]:
@@ -57,7 +103,7 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
         page = session.read("/v1/nodes")
         nodes = page["nodes"]
     else:
-        page = session.read(f"/v1/nodes/{segment(node)}")
+        page = session.read(f"/v1/nodes/{segment('node', node)}")
         nodes = [page]
     queue = session.read("/v1/queue", state=ACTIVE, user=user, limit=JOBS_LIMIT)
     jobs = session.read("/v1/state")["jobs"]
@@ -73,14 +119,14 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
     return shown, int(page["sequence"])
 
 
-def _show(session: Session, looked: tuple[Shown, int], *, live: bool) -> None:
-    """One look: as a JSON object, as text, or in the place of the look before."""
+def _print(session: Session, looked: tuple[Shown, int]) -> None:
+    """One look: as a JSON object, or as text."""
     shown, sequence = looked
-    if session.as_json:
-        click.echo(json.dumps(json_of(shown, sequence)))
-    elif not live:
-        click.echo(screen(shown, width(), 0))
-    else:
-        height = shutil.get_terminal_size((0, 0)).lines
-        lines = screen(shown, width(), max(height - 1, 0)).split("\n")
-        click.echo(HOME + "".join(f"{line}{CLEAR_LINE}\n" for line in lines) + CLEAR, nl=False)
+    click.echo(json.dumps(json_of(shown, sequence)) if session.as_json else screen(shown, width(), 0))
+
+
+def _show(looked: tuple[Shown, int], note: str) -> None:
+    """One look in the place of the one before."""
+    height = shutil.get_terminal_size((0, 0)).lines
+    lines = screen(looked[0], width(), max(height - 1, 0), note).split("\n")
+    click.echo(HOME + "".join(f"{line}{CLEAR_LINE}\n" for line in lines) + CLEAR, nl=False)

@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from api_harness import Background
 from click.testing import CliRunner, Result
 
+from muster.api import cli_top
 from muster.api.cli import main
-from muster.api.client import Client, UnreachableError
+from muster.api.client import Client, RefusedError, UnreachableError
 from muster.api.device_text import status, to_do
 from muster.api.top_text import Shown, screen
 from muster.events import types as t
@@ -312,24 +314,73 @@ def test_top_goes_on_until_ctrl_c_and_ends_quietly(muster: Muster, server: Backg
     assert "devices 0 held, 2 of 3 usable" in seen
 
 
+def test_q_ends_top_and_the_terminal_is_as_it_was(muster: Muster, server: Background) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    environment = os.environ | {"MUSTER_SERVER": server.harness.url, "TERM": "xterm"}
+    words = ["setsid", "--ctty", "--wait", str(PROGRAM), "top", "--interval", "60"]
+    top = subprocess.Popen(words, env=environment, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    seen = ""
+    try:
+        while "devices 0 held" not in seen:
+            seen += os.read(ours, 65_536).decode()
+        os.write(ours, b"xq")
+        _, errors = top.communicate(timeout=20)
+        assert (top.returncode, errors) == (0, "")
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        top.kill()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_server_that_is_away_is_one_line_of_the_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    empty = Shown("2026-01-31T12:00:00Z", [], {}, 0, 0)
+    looks: list[Shown | BaseException] = [
+        empty,
+        UnreachableError("no server at all", sent=False),
+        RefusedError(503, {"title": "it is behind"}),
+        empty,
+        KeyboardInterrupt(),
+    ]
+
+    def look() -> tuple[Shown, int]:
+        found = looks.pop(0)
+        if isinstance(found, Shown):
+            return found, 7
+        raise found
+
+    with pytest.raises(KeyboardInterrupt):
+        cli_top._live(look, 0)
+    head = "12:00:00 UTC  nodes 0 of 0 take work  devices 0 held, 0 of 0 usable  jobs 0 running, 0 waiting"
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines() == [
+        *(head, "", "no devices"),
+        *(head, "no server at all; trying again, this is as it was at 12:00:00 UTC", "", "no devices"),
+        *(head, "it is behind; trying again, this is as it was at 12:00:00 UTC", "", "no devices"),
+        *(head, "", "no devices"),
+    ]
+
+
 def test_top_outlives_a_server_that_is_away(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     get = Client.get
 
     def nap(duration_s: float) -> None:
         naps.append(duration_s)
-        if len(naps) == 3:
+        if len(naps) == 4:
             raise KeyboardInterrupt
 
     def get_or_fail(client: Client, *words: Any, **options: Any) -> Any:
-        if len(naps) == 1:
+        if len(naps) in (1, 2):
             raise UnreachableError("no server at all", sent=False)
         return get(client, *words, **options)
 
     monkeypatch.setattr("muster.api.cli_top.time.sleep", nap)
     monkeypatch.setattr(Client, "get", get_or_fail)
     result = muster("top", "--interval", "7")
-    assert (result.exit_code, naps) == (0, [7.0, 7.0, 7.0])
+    assert (result.exit_code, naps) == (0, [7.0, 7.0, 7.0, 7.0])
     assert result.stdout.count("nodes 1 of 1 take work") == 2
     assert result.stderr == "muster: no server at all; trying again\n"
 
