@@ -100,7 +100,7 @@ def logs(
         raise CommandError("--all and --rank exclude each other", Exit.USAGE)
     client = session.client
     if follow:
-        _say_if_waiting(client, job)
+        _say_if_waiting(job, client.get(f"/v1/jobs/{job}"))
     if not every:
         chunks = _output(client, job, rank or 0, attempt, follow=follow)
     else:
@@ -110,12 +110,15 @@ def logs(
     for piece in _lines(chunks, as_json=session.as_json) if labelled else (chunk for _, chunk in chunks):
         written += sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    if not written and not follow:
-        _say_if_waiting(client, job)
+    if not written:
+        view = client.get(f"/v1/jobs/{job}")
+        if not follow:
+            _say_if_waiting(job, view)
+        if view["ended"] and view["state"] != "COMPLETED" and attempt in (None, view["attempts"]):
+            click.echo(f"muster: nothing was written: {ending(job, view)}", err=True)
 
 
-def _say_if_waiting(client: Client, job: int) -> None:
-    view = client.get(f"/v1/jobs/{job}")
+def _say_if_waiting(job: int, view: Json) -> None:
     if view["state"] == "PENDING":
         click.echo(f"muster: job {job} waits, and has written nothing: {clean(view['why'])}", err=True)
 

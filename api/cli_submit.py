@@ -4,7 +4,9 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, Final
 
@@ -15,8 +17,11 @@ from muster.api.cli_follow import ending, exit_code, wait_for
 from muster.api.client import Client, Json, RefusedError, UnreachableError
 from muster.api.jobfile import Spec, pairs, read_job
 from muster.api.table import clean
+from muster.api.telling import say
 
 SERVICE_UNAVAILABLE: Final = 503
+WAITING_TOLD_S: Final = 1.0
+WAITING_AGAIN_S: Final = 15.0
 
 _SPEC_OPTIONS: Final = [
     click.option("--name", metavar="NAME", help="What to call it."),
@@ -183,19 +188,47 @@ def run(session: Session, command: tuple[str, ...], **flags: Any) -> None:
     """Submit, show the output of rank 0, and end with the job's exit code. Ctrl-C cancels the job."""
     accepted = _submit(session, command, flags)
     job, seen = int(accepted["id"]), int(accepted["sequence"])
-    click.echo(f"job {job}", err=True)
+    say(f"job {job}", err=True)
     try:
-        _follow(session.client, job, seen)
-        view = wait_for(session.client, job, None)
+        with _telling_why_it_waits(session.client, job):
+            _follow(session.client, job, seen)
+            view = wait_for(session.client, job, None)
     except KeyboardInterrupt:
         session.client.post(f"/v1/jobs/{job}/cancel", {"reason": "interrupted"})
-        click.echo(f"muster: job {job} cancelled", err=True)
+        say(f"muster: job {job} cancelled", err=True)
         raise SystemExit(Exit.INTERRUPTED) from None
     if session.as_json:
         session.show(view, str)
     elif view["state"] != "COMPLETED":
         click.echo(ending(job, view), err=True)
     raise SystemExit(exit_code(view))
+
+
+@contextmanager
+def _telling_why_it_waits(client: Client, job: int) -> Iterator[None]:
+    """Beside what goes on, say on stderr why the job waits, once it has for a moment, and whenever that has changed."""
+    over = threading.Event()
+    teller = threading.Thread(target=_tell_why_it_waits, args=(client, job, over), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join(WAITING_TOLD_S)
+
+
+def _tell_why_it_waits(client: Client, job: int, over: threading.Event) -> None:
+    told, pause_s = "", WAITING_TOLD_S
+    while not over.wait(pause_s):
+        pause_s = WAITING_AGAIN_S
+        try:
+            view = client.get(f"/v1/jobs/{job}")
+        except (UnreachableError, RefusedError):
+            continue
+        why = clean(view["why"] or "")
+        if view["state"] == "PENDING" and why != told and not over.is_set():
+            say(f"muster: job {job} has not started: {why} (muster explain {job} says more)", err=True)
+            told = why
 
 
 def _follow(client: Client, job: int, seen: int) -> None:

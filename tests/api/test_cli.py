@@ -13,6 +13,7 @@ from api_harness import Background, FakeOutputs, Harness
 from click.testing import CliRunner, Result
 
 from muster.api.cli import main
+from muster.events import types as t
 
 Muster = Callable[..., Result]
 
@@ -223,6 +224,39 @@ def test_logs_go_to_stdout(muster: Muster, server: Background) -> None:
     server.do(lambda harness: _run_to_end(harness, 2, 0))
     assert muster("logs", "2").output == "one\ntwo\n"
     assert muster("logs", "-f", "2").output == "one\ntwo\n"
+
+
+def test_logs_without_a_word_say_how_their_job_ended(muster: Muster, server: Background) -> None:
+    outputs = server.harness.outputs
+    assert isinstance(outputs, FakeOutputs)
+    for job, code in ((2, 127), (7, 0)):
+        muster("submit", "--gpus", "1", "--", "true")
+        outputs.texts[job, 1, 0] = b""
+        server.do(lambda harness, job=job, code=code: _run_to_end(harness, job, code))  # type: ignore[misc]
+    for words in (("logs", "2"), ("logs", "-f", "2"), ("logs", "--all", "2"), ("logs", "2", "--attempt", "1")):
+        result = muster(*words)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "muster: nothing was written: job 2 FAILED: exit code 127\n"
+    assert muster("logs", "7").output == ""
+
+
+def test_run_says_why_its_job_waits(muster: Muster, server: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    muster("submit", "--gpus", "6", "--", "true")
+    server.do(lambda harness: harness.decide())
+    job, told = len(server.harness.log.entries) + 1, []
+
+    def hear(text: str, *, err: bool = False) -> None:
+        told.append((text, err))
+        if "has not started" in text:
+            server.do(lambda harness: harness.append(t.JobCancelRequested(job, "ada"), "default"))
+
+    monkeypatch.setattr("muster.api.cli_submit.WAITING_TOLD_S", 0)
+    monkeypatch.setattr("muster.api.cli_submit.say", hear)
+    assert muster("run", "--gpus", "8", "--", "true").exit_code == 1
+    assert told == [
+        (f"job {job}", True),
+        (f"muster: job {job} has not started: waits for 8 devices; 2 are idle (muster explain {job} says more)", True),
+    ]
 
 
 def test_logs_of_what_waits_say_so(muster: Muster) -> None:
