@@ -117,7 +117,7 @@ def _closed(turn: Turn, node: Node) -> tuple[RefusalKind | None, str]:
 def ill_devices(node: Node, demand: Demand) -> list[int]:
     """The devices of a node that a demand would fit on, were nothing wrong with them."""
     ailments = ailments_of(node)
-    if ailments is SOUND:
+    if ailments is SOUND or not demand.gpus:
         return []
     sound, room = NodeRoom(node.inventory), NodeRoom(node.inventory, ailments)
     models = [model for model in sound.idle if not demand.models or model in demand.models]

@@ -64,6 +64,14 @@ def test_what_is_wrong_with_each_device_is_said_where_nobody_knows_until_when() 
     assert found.expected.at is None
 
 
+def test_a_job_without_devices_is_told_of_none_that_are_ill() -> None:
+    script = cluster(1, 1)
+    fault(script, 0, "quarantine")
+    script.append(t.NodeCordoned("node-1", "root"))
+    found = asked(script, script.submit(spec(0, cpus=1)))
+    assert [each.kind for each in found.reasons] == ["room", "cordon"]
+
+
 def test_foreign_memory_is_named() -> None:
     script = cluster(1, 1)
     foreign(script, {0: 6144})
