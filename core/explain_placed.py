@@ -20,6 +20,7 @@ from muster.core.explanation import (
 from muster.core.holdings import Claim
 from muster.core.ledger import negative
 from muster.core.order import ENGINE_VERSION, policy_name
+from muster.core.plan import meeting_nodes
 from muster.core.queues import NOTHING, plus
 from muster.core.state import Attempt, Job, Room
 from muster.events import types as t
@@ -60,10 +61,8 @@ def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
     nodes = ", ".join(dict.fromkeys(place.node for place in room.placements))
     still = [victim for victim in awaits if not victim.gone]
     needs = [_need(victim) for victim in still]
-    waits = (
-        f"it waits for {jobs_named([victim.job for victim in still])} to end" if still else "it starts with a next pass"
-    )
-    summary = f"room on {nodes} is reserved for it by entry {room.reserved}: {waits}"
+    waits = f"waits for {jobs_named([victim.job for victim in still])} to end" if still else _awaits(cluster, job, room)
+    summary = f"room on {nodes} is reserved for it by entry {room.reserved}: it {waits}"
     step = AllocationStep(
         fits=False, asked_devices=job.spec.gpus, free_devices=0, workers=workers, why=f"will be there: {room.why}"
     )
@@ -81,6 +80,18 @@ def explain_reserved(cluster: Cluster, job: Job, room: Room) -> Explanation:
         reservation=reservation,
         past=past_of(job),
     )
+
+
+def _awaits(cluster: Cluster, job: Job, room: Room) -> str:
+    """What a job whose room nobody is in waits for."""
+    names = [place.node for place in room.placements]
+    with_strays = [name for name in names if cluster.state.nodes[name].strays]
+    if with_strays:
+        return f"waits for workers of earlier attempts to end on {', '.join(with_strays)}"
+    meeting = meeting_nodes(cluster.demand(job), names)
+    if len(cluster.room().free_endpoints(meeting, job.id)) < len(meeting):
+        return "waits for a rendezvous port"
+    return "starts with a next pass"
 
 
 def _also_there(cluster: Cluster, job: Job, room: Room) -> list[t.AllocationRef]:

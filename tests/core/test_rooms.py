@@ -1,7 +1,8 @@
 """The room that is made for a job, and what becomes of it, as literal scenarios."""
 
+import msgspec
 import pytest
-from cluster_script import Script, spec
+from cluster_script import Script, inventory, spec
 from policy_script import (
     AT_ONCE,
     beneficiaries,
@@ -13,9 +14,10 @@ from policy_script import (
 )
 
 from muster.core.decide import decide
+from muster.core.explain import explain
 from muster.events import types as t
 from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
-from muster.events.spec import GpuSpec
+from muster.events.spec import GpuSpec, WhereSpec
 
 
 def made_room() -> tuple[Script, int, int]:
@@ -134,3 +136,33 @@ def test_without_backfill_a_preempted_job_behind_its_beneficiary_waits() -> None
     script.start(high)
     script.exit(high)
     assert starts(script.settle()) == low
+
+
+def test_a_job_whose_room_nobody_is_in_is_told_what_it_waits_for_still() -> None:
+    script = cluster(1, 0, AT_ONCE)
+    there = {
+        name: msgspec.structs.replace(inventory(1, address=address), first_port=20_000, last_port=20_000)
+        for name, address in (("node-1", "10.0.0.1"), ("node-2", "10.0.0.2"))
+    }
+    for name, found in there.items():
+        script.append(t.NodeRegistered(name, f"{name}-life", found, [], 120_000))
+    on = {name: WhereSpec(nodes=[name]) for name in there}
+    low, other = running(script, spec(1, priority=0, where=on["node-1"]), spec(1, priority=900, where=on["node-2"]))
+    job = script.submit(spec(1, priority=600, where=on["node-1"]))
+    script.settle()
+    reserved = f"room on node-1 is reserved for it by entry {script.cluster.state.rooms[job].reserved}: it "
+    assert explain(script.cluster, job).summary == f"{reserved}waits for job {low} to end"
+
+    moved = msgspec.structs.replace(there["node-1"], address="10.0.0.2")
+    script.append(t.NodeRegistered("node-1", "another", moved, [t.WorkerReport(3, 1, 0, 7)], 120_000))
+    script.settle()
+    assert explain(script.cluster, job).summary == f"{reserved}waits for workers of earlier attempts to end on node-1"
+
+    script.append(t.WorkerExited("node-1", "another", 3, 1, 0, t.ExitStatus("stopped")))
+    script.settle()
+    assert explain(script.cluster, job).summary == f"{reserved}waits for a rendezvous port"
+
+    script.exit(other)
+    assert explain(script.cluster, job).summary == f"{reserved}starts with a next pass"
+    script.settle()
+    assert script.placed(job) == {"node-1": [0]}
