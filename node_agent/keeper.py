@@ -47,6 +47,8 @@ CLEANUP_S = 60.0
 LONGEST_WAIT_MS = 3_600_000
 """Within what poll takes."""
 DETAIL_LIMIT = 1000
+ENGINES_CODES = (125, 126, 127)
+"""The engine itself failed; what is to be run in the container cannot be executed; it is not there."""
 
 Reply = Callable[[str], None]
 
@@ -207,8 +209,15 @@ class _Keeper:
             "reason": self.reason or "exited",
             "exit_code": code if code is None or code >= 0 else 128 - code,
             "signal": -code if code is not None and code < 0 else None,
-            "detail": self.detail or self.ending.detail,
+            "detail": self.detail or self.ending.detail or self.engines_word(code),
         }
+
+    def engines_word(self, code: int | None) -> str:
+        """What a container's exit code may say of its engine ("" = nothing)."""
+        if self.reason is not None or not self.ticket["cleanup"] or code not in ENGINES_CODES:
+            return ""
+        engine = os.path.basename(self.ticket["argv"][0])  # noqa: PTH119  no pathlib here
+        return f"{engine} could not start it, unless its program ends so itself (see muster logs)"
 
 
 def _run_program(ticket: dict[str, Any], keeper: int, output: int, go: int, failure: int) -> NoReturn:
@@ -229,11 +238,20 @@ def _run_program(ticket: dict[str, Any], keeper: int, output: int, go: int, fail
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(ticket["argv"][0], ticket["argv"], ticket["env"])  # noqa: S606  # no shell is the point
     except BaseException as error:  # noqa: BLE001  # whatever it was is told to the keeper
-        what = ticket["cwd"] if isinstance(error, OSError) and error.filename == ticket["cwd"] else ticket["argv"][0]
-        reason = error.strerror if isinstance(error, OSError) else error
         with contextlib.suppress(OSError):
-            os.write(failure, f"{what}: {reason}".encode("utf-8", "replace")[:DETAIL_LIMIT])
+            os.write(failure, _failure(ticket, error).encode("utf-8", "replace")[:DETAIL_LIMIT])
     os._exit(127)
+
+
+def _failure(ticket: dict[str, Any], error: BaseException) -> str:
+    """Why the program was not executed, in words."""
+    program = ticket["argv"][0]
+    if not isinstance(error, OSError):
+        return f"{program}: {error}"
+    if error.filename == ticket["cwd"]:
+        return f"{error.filename}: {error.strerror}"
+    hint = ticket["hint"] if isinstance(error, FileNotFoundError) and "/" not in program else ""
+    return f"{program}: {error.strerror}{f' ({hint})' if hint else ''}"
 
 
 def _watch_signals() -> int:

@@ -62,4 +62,6 @@ def launch(
         env["PATH"] = f"{folder}/bin:{env['PATH']}"
         env |= {f"MUSTER_{name.upper()}": f"{folder}/bin/{name}" for name in programs}
     argv = [SHELL, "-c", command.command] if isinstance(command.command, str) else list(command.command)
+    if argv[0] in programs:
+        argv[0] = f"{folder}/bin/{argv[0]}"  # a container's PATH is its image's
     return Launch(argv, env, command.workdir or f"{folder}/work", programs)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """MindSpore's `msrun` with its options filled in: a copy stands before it in the PATH of a worker.
 
 msrun takes options only, finds out by address whether it is the first node's, and numbers the processes as if every
@@ -13,7 +12,11 @@ import sys
 
 def main() -> None:
     """Run msrun, with this worker's place in the gang."""
-    launcher = importlib.import_module("mindspore.parallel.cluster.run")
+    try:
+        launcher = importlib.import_module("mindspore.parallel.cluster.run")
+    except ImportError as error:
+        hint = "jobs get their agent's PATH: --env PATH passes yours on"
+        sys.exit(f"msrun: {sys.executable} has no MindSpore that works: {error} ({hint})")
     rank, first = int(os.environ["MUSTER_RANK"]), int(os.environ["MUSTER_FIRST_PROCESS"])
     given = {
         "worker_num": int(os.environ["MUSTER_PROCESSES"]),

@@ -3,7 +3,7 @@
 import os
 import secrets
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,8 @@ from muster.node_agent.lease import Lease
 from muster.node_agent.refusal import RefusalError
 from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, own_ulimits, plain
 from muster.node_agent.worker_folder import Ticket, WorkerFolder
+
+AGENTS_PATH: Final = "jobs get their agent's PATH: --env PATH passes yours on"
 
 
 class LaunchSettings(msgspec.Struct, frozen=True):
@@ -118,4 +120,5 @@ def _ticket(
         account=program.account,
         limits={} if command.image else limits,  # a container has its own cgroup
         cleanup=program.cleanup,
+        hint="" if "PATH" in command.env else AGENTS_PATH,
     )

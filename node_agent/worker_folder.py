@@ -7,7 +7,6 @@ for its output alone.
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,12 +24,18 @@ from muster.node_agent.runtime import VARIABLES
 
 Content = TypeVar("Content")
 _PID_BYTES: Final = 16
+IN_THE_PYTHON_THERE: Final = """\
+#!/bin/sh
+"exec" "$(command -v python || command -v python3)" "$0" "$@"
+"""
+"""For a shell a command, for Python a text: in some images Python has but one of its names."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
     """What a keeper is to run, and what a later agent must know of it. `claims_mib`: device (uuid) →
     usable memory that the worker holds of it. It runs as `account` (None = the agent's own);
-    `limits` are files of its cgroup and what is written there; `cleanup` removes its container, with `env`."""
+    `limits` are files of its cgroup and what is written there; `cleanup` removes its container, with `env`; `hint` is
+    what may help where its program is not found in PATH."""
 
     job: int
     attempt: int
@@ -47,6 +52,7 @@ class Ticket(msgspec.Struct, frozen=True):
     account: Account | None = None
     limits: dict[str, str] = {}
     cleanup: list[str] = []
+    hint: str = ""
 
     @property
     def leased(self) -> bool:
@@ -106,7 +112,9 @@ class WorkerFolder:
         for name in ("work", "cache", "bin"):
             (self.path / name).mkdir()
         for program in programs:
-            shutil.copy(Path(__file__).with_name(f"{program}_program.py"), self.path / "bin" / program)
+            text = Path(__file__).with_name(f"{program}_program.py").read_text()
+            (self.path / "bin" / program).write_text(IN_THE_PYTHON_THERE + text)
+            (self.path / "bin" / program).chmod(0o755)
         if owner is not None:
             self.path.chmod(0o711)
             for path in (self.path / "bin", *(self.path / "bin").iterdir()):

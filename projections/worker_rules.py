@@ -165,6 +165,8 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
         attempt.exit_code = code
         attempt.stop = attempt.stop or "worker_failed"
         how = f"signal {exit_status.signal}" if exit_status.signal else f"exit code {code}"
+        if exit_status.detail:
+            how += f": {exit_status.detail}"
         if reason == "start_failed":
             how = exit_status.detail or "it could not be started"
         job.reason = f"worker {worker.rank} on {worker.node}: {how}"

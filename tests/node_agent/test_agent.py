@@ -68,6 +68,11 @@ async def test_a_program_ends_with_its_own_code(
     ("values", "words"),
     [
         ({"command": ["/no/such/program"]}, "/no/such/program: No such file or directory"),
+        (
+            {"command": ["torchrun-2", "train.py"]},
+            "torchrun-2: No such file or directory (jobs get their agent's PATH: --env PATH passes yours on)",
+        ),
+        ({"command": ["torchrun-2"], "env": {"PATH": "/opt"}}, "torchrun-2: No such file or directory"),
         ({"command": ["/etc"]}, "Permission denied"),
         ({"command": "true", "workdir": "/no/such/folder"}, "/no/such/folder: No such file or directory"),
     ],

@@ -18,7 +18,7 @@ def worker(framework: str, rank: int, devices: list[int], **values: Any) -> Star
     processes = [max(1, count) for count in devices]
     return start(
         "i",
-        "true",
+        values.pop("command", "true"),
         framework=framework,
         rank=rank,
         world=len(devices),
@@ -130,6 +130,13 @@ def test_msrun_is_ours_first_and_finds_the_gang_in_the_worker_s_own_variables() 
 def test_our_msrun_is_first_in_the_job_s_own_path_too() -> None:
     plan = launch(worker("mindspore", 0, [1], env={"PATH": "/home/ada/ms/bin"}), {"PATH": "/bin"}, "/w", "t")
     assert plan.env["PATH"] == "/w/bin:/home/ada/ms/bin"
+
+
+def test_our_msrun_is_what_is_executed_where_a_container_has_a_path_of_its_own() -> None:
+    command = worker("mindspore", 0, [1], command=["msrun", "train.py"], image="ms:2")
+    assert launch(command, {}, "/w", "t").argv == ["/w/bin/msrun", "train.py"]
+    command = worker("mindspore", 0, [1], command=["/opt/bin/msrun", "train.py"], image="ms:2")
+    assert launch(command, {}, "/w", "t").argv == ["/opt/bin/msrun", "train.py"]
 
 
 # -- all of them ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
+from muster.node_agent.worker_folder import Ticket, WorkerFolder
+
 PROGRAM = Path(__file__).parents[2] / "node_agent" / "msrun_program.py"
+PLACE = {
+    "MUSTER_RANK": "0",
+    "MUSTER_PROCESSES": "1",
+    "MUSTER_LOCAL_PROCESSES": "1",
+    "MUSTER_FIRST_PROCESS": "0",
+    "MUSTER_MSRUN_LOGS": "/logs",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "21005",
+}
 
 MINDSPORE = """
 import argparse, json, os
@@ -53,14 +64,11 @@ def mindspore(tmp_path: Path) -> Path:
 
 def msrun(mindspore: Path, rank: int, devices: list[int], *words: str) -> dict[str, Any]:
     """What msrun takes from our program on one node of a gang with so many devices each."""
-    variables = {
+    variables = PLACE | {
         "MUSTER_RANK": str(rank),
         "MUSTER_PROCESSES": str(sum(devices)),
         "MUSTER_LOCAL_PROCESSES": str(devices[rank]),
         "MUSTER_FIRST_PROCESS": str(sum(devices[:rank])),
-        "MUSTER_MSRUN_LOGS": "/logs",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "21005",
         "PYTHONPATH": str(mindspore),
     }
     command = [sys.executable, str(PROGRAM), *words]
@@ -100,3 +108,26 @@ def test_what_is_typed_wins(mindspore: Path) -> None:
     assert (taken["worker_num"], taken["local_worker_num"], taken["node_rank"]) == (1, 1, 0)
     assert taken["is_master"] is True  # as msrun judges by itself
     assert taken["places"] == [[0, "/logs/worker_0.log"]]
+
+
+@pytest.mark.parametrize("name", ["python", "python3"])
+def test_it_runs_in_whichever_python_is_there(mindspore: Path, name: str) -> None:
+    (mindspore / "there").mkdir()
+    (mindspore / "there" / name).symlink_to(sys.executable)
+    folder = WorkerFolder(mindspore / "5.1.0")
+    folder.prepare(Ticket(5, 1, 0, [], {}, "/", "t", "", "", 0, {}, 0), ["msrun"])
+
+    variables = PLACE | {"PATH": str(mindspore / "there"), "PYTHONPATH": str(mindspore)}
+    command = [str(mindspore / "5.1.0/bin/msrun"), "t.py"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+
+    assert json.loads(done.stdout)["task_script"] == "t.py"
+
+
+def test_without_mindspore_one_line_says_so() -> None:
+    command = [sys.executable, "-S", str(PROGRAM), "t.py"]
+    done = subprocess.run(command, env=os.environ | PLACE, capture_output=True, text=True, check=False)
+
+    words = f"msrun: {sys.executable} has no MindSpore that works: No module named 'mindspore' "
+    assert done.stderr == f"{words}(jobs get their agent's PATH: --env PATH passes yours on)\n"
+    assert done.returncode == 1

@@ -276,6 +276,27 @@ async def test_an_image_on_a_node_without_an_engine_is_refused(new_node: NewNode
     assert not registered.inventory.containers
 
 
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        (125, "docker could not start it, unless its program ends so itself (see muster logs)"),
+        (126, "docker could not start it, unless its program ends so itself (see muster logs)"),
+        (127, "docker could not start it, unless its program ends so itself (see muster logs)"),
+        (124, ""),
+    ],
+)
+async def test_an_exit_code_of_the_engine_is_told_as_such(
+    new_node: NewNode, link: FakeLink, engine_folder: Path, code: int, detail: str
+) -> None:
+    (engine_folder / "docker").write_text(f"#!/bin/sh\ntest $1 = rm || exit {code}\n")
+    life = (await new_node(container_runtime="docker").registered()).incarnation
+
+    await link.command(start(life, "train", image="pytorch:2", indices=[]))
+    exited = await link.fact(WorkerExited, job=5)
+
+    assert (exited.exit.reason, exited.exit.exit_code, exited.exit.detail) == ("exited", code, detail)
+
+
 async def test_simulated_devices_are_not_given_to_a_container(
     new_node: NewNode, link: FakeLink, engine_folder: Path
 ) -> None:
