@@ -80,7 +80,7 @@ async def cordon_device(request: web.Request) -> web.Response:
     async with _looked(request) as (service, node):
         index, uuid = _device_in(request, [device.uuid for device in node.inventory.devices])
         already = _is_cordoned(node.device_cordons.get(uuid, ""), body.reason)
-        event = DeviceCordoned(node=node.name, uuid=uuid, user=user, reason=body.reason)
+        event = DeviceCordoned(node=node.name, uuid=uuid, user=user, reason=body.reason, index=index)
         return await _set(service, None if already else event, node.name, index)
 
 
@@ -95,7 +95,8 @@ async def uncordon_device(request: web.Request) -> web.Response:
             raise _nothing_to_lift(f"{name} is not cordoned", detail, _closed_to(node, index), node.name)
         if condition is not None and index < len(node.inventory.devices):
             _check_over(name, condition)
-        return await _set(service, DeviceUncordoned(node=node.name, uuid=uuid, user=user), node.name, index)
+        event = DeviceUncordoned(node=node.name, uuid=uuid, user=user, index=index)
+        return await _set(service, event, node.name, index)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """An event of the log in one line for a terminal: what happened to whom, without what only programs need."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ _LEFT_OUT: Final = frozenset(
      "master_address", "master_port", "endpoints", "processes", "first_process")
 )  # fmt: skip
 
+_KIND_LETTERS: Final = len("ForeignUsageChanged")
 _NAMES: Final = {"beneficiary": "for", "work_lost_ms": "work_lost", "victims": "stopped", "index": "device"}
 
 
@@ -21,7 +23,7 @@ def event_line(event: dict[str, Any], day: str) -> str:
     kind = str(event["type"]).removeprefix("muster.").rsplit(".", 1)[0]
     words = _words(kind, data)
     time = moment(event["time"], day, milliseconds=True)
-    return clean(f"{event['sequence']:>6}  {time}  {kind:<15}  {' '.join(words)}").rstrip()
+    return clean(f"{event['sequence']:>6}  {time}  {kind:<{_KIND_LETTERS}}  {' '.join(words)}").rstrip()
 
 
 def _words(kind: str, data: dict[str, Any]) -> list[str]:
@@ -36,6 +38,9 @@ def _words(kind: str, data: dict[str, Any]) -> list[str]:
             return [f"node={data.get('node')}", *_plain(data.get("fault") or {}, without=("uuid",))]
         case "DeviceRecovered":
             return _plain(data, without=("uuid",))
+        case "DeviceCordoned" | "DeviceUncordoned" | "DeviceReadmitted" if data.get("index") is not None:
+            words = _plain(data, without=("uuid", "node", "index"))
+            return [f"node={data.get('node')}", f"device={data['index']}", *words]
         case "ForeignUsageChanged":
             return [f"node={data.get('node')}", f"foreign={_foreign(data.get('foreign') or []) or 'none'}"]
     words = _plain(data)
@@ -99,7 +104,8 @@ def _wishes(spec: dict[str, Any]) -> list[str]:
 
 def _equipment(inventory: dict[str, Any]) -> list[str]:
     devices = inventory.get("devices") or []
-    return [f"devices={len(devices)}x{devices[0]['model']}" if devices else "devices=0"]
+    models = Counter(device["model"] for device in devices)
+    return [f"devices={','.join(f'{count}x{model}' for model, count in models.items()) or 0}"]
 
 
 def ranges(numbers: list[int]) -> str:

@@ -1,5 +1,6 @@
 """Which nodes a program is the agent of, from its options: this machine's, or simulated ones."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,6 @@ def visible_by(source: DeviceSource, wanted: VisibleDevices | None) -> VisibleDe
 
 
 def equipment(inventory: Inventory) -> str:
-    """What a node has, in words: `8 x A100-80GB`."""
-    devices = inventory.devices
-    return f"{len(devices)} x {devices[0].model}" if devices else "no devices"
+    """What a node has, in words: `4 x A100-80GB, 1 x T4`."""
+    models = Counter(device.model for device in inventory.devices)
+    return ", ".join(f"{count} x {model}" for model, count in models.items()) or "no devices"

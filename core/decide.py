@@ -66,12 +66,12 @@ def _readmit(plan: Plan) -> bool:
     cluster = plan.cluster
     for name, waiting in sorted(cluster.on_probation.items()):
         node = cluster.state.nodes[name]
-        for uuid in node.uuids():
+        for index, uuid in enumerate(node.uuids()):
             if not 0 < waiting.get(uuid, 0) <= plan.now_at:
                 continue
             condition = node.conditions[uuid]
             why = f"{condition.action} since entry {condition.sequence}, and nothing has happened since"
-            if not plan.add(t.DeviceReadmitted(plan.basis, name, uuid, why)):
+            if not plan.add(t.DeviceReadmitted(plan.basis, name, uuid, why, index)):
                 return False
     return True
 

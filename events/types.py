@@ -249,20 +249,22 @@ class PolicyChanged(_Event, frozen=True):
 
 
 class DeviceCordoned(_Event, frozen=True):
-    """No new work goes to a device."""
+    """No new work goes to a device. `index` is its number then, for readers (None = unknown): the uuid counts."""
 
     node: Name
     uuid: Token
     user: ShortText
     reason: Detail = ""
+    index: Small | None = None
 
 
 class DeviceUncordoned(_Event, frozen=True):
-    """A device takes new work again: somebody vouches for it, whatever was wrong."""
+    """A device takes new work again: somebody vouches for it, whatever was wrong. `index` as in DeviceCordoned."""
 
     node: Name
     uuid: Token
     user: ShortText
+    index: Small | None = None
 
 
 # -- outside facts, written by agents ---------------------------------------------------------------------------
@@ -497,12 +499,14 @@ class NodeLost(_Event, frozen=True):
 
 
 class DeviceReadmitted(_Event, frozen=True):
-    """A device was on probation, or suspect, for its time, and nothing has happened: it takes work again."""
+    """A device was on probation, or suspect, for its time, and nothing has happened: it takes work again. `index` as in
+    DeviceCordoned."""
 
     basis: Basis
     node: Name
     uuid: Token
     why: Detail
+    index: Small | None = None
 
 
 # -- commands, derived purely from decisions --------------------------------------------------------------------

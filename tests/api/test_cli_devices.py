@@ -232,6 +232,12 @@ def test_a_device_is_cordoned_and_vouched_for(muster: Muster) -> None:
     again = muster("uncordon", "node-1", "--device", "1")
     assert (again.exit_code, "nothing is known to be wrong with it" in again.stderr) == (4, True)
     assert muster("cordon", "node-1", "--device", "3").exit_code == 3
+    said = [line.strip().split("  ", 2)[-1] for line in muster("events").output.splitlines()[-3:]]
+    assert said == [
+        "DeviceCordoned       node=node-1 device=0 user=ada reason='a loud fan'",
+        "DeviceUncordoned     node=node-1 device=0 user=ada",
+        "DeviceUncordoned     node=node-1 device=1 user=ada",
+    ]
 
 
 def test_top_shows_devices_with_what_they_do_and_for_whom(muster: Muster, server: Background) -> None:

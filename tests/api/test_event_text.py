@@ -32,7 +32,7 @@ def test_an_allocation_says_who_got_what() -> None:
         },
     }
     assert event_line(event, "2026-01-31") == (
-        "     7  12:00:00.123  JobAllocated     job=5 attempt=1 placements=node-1[4-7] node-2[2-3] why='best fit'"
+        "     7  12:00:00.123  JobAllocated         job=5 attempt=1 placements=node-1[4-7] node-2[2-3] why='best fit'"
     )
 
 
@@ -115,6 +115,35 @@ def test_what_people_and_the_leader_decide_about_devices_is_a_line() -> None:
     assert _line("DeviceReadmitted", basis={}, node="node-1", uuid="GPU-3", why="on probation for 1h") == (
         "node=node-1 uuid=GPU-3 why='on probation for 1h'"
     )
+
+
+def test_a_device_is_named_by_its_number_where_the_event_has_it() -> None:
+    assert _line("DeviceCordoned", node="node-1", uuid="GPU-3", user="ada", reason="fan 3", index=0) == (
+        "node=node-1 device=0 user=ada reason='fan 3'"
+    )
+    assert _line("DeviceUncordoned", node="node-1", uuid="GPU-3", user="ada", index=3) == (
+        "node=node-1 device=3 user=ada"
+    )
+    assert _line("DeviceReadmitted", basis={}, node="node-1", uuid="GPU-3", why="its time", index=3) == (
+        "node=node-1 device=3 why='its time'"
+    )
+
+
+def test_what_is_said_of_events_stands_in_a_column() -> None:
+    columns = set()
+    for kind in ("ForeignUsageChanged", "DeviceUncordoned", "JobEnded"):
+        event = {"sequence": "9", "time": "2026-01-31T12:00:00.5Z", "type": f"muster.{kind}.1", "data": {"node": "n"}}
+        columns.add(event_line(event, "2026-01-31").index("n", 45))
+    assert len(columns) == 1
+
+
+def test_devices_of_a_node_are_counted_by_model() -> None:
+    models = ["A100-40GB", "T4", "V100", "V100", *["A100-80GB"] * 4]
+    inventory = {"devices": [{"index": index, "model": model} for index, model in enumerate(models)]}
+    assert _line("NodeRegistered", node="node-1", inventory=inventory, workers=[]) == (
+        "node=node-1 devices=1xA100-40GB,1xT4,2xV100,4xA100-80GB"
+    )
+    assert _line("NodeRegistered", node="node-1", inventory={"devices": []}, workers=[]) == "node=node-1 devices=0"
 
 
 def test_a_registration_says_what_is_wrong() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.api.machines import one_node, site
+from muster.api.machines import equipment, one_node, site
 from muster.api.process import StartError
+from muster.events.types import Device, Inventory
 
 
 async def test_labels_become_the_nodes(tmp_path: Path) -> None:
@@ -41,3 +42,16 @@ def test_what_is_no_label_is_refused(label: str) -> None:
 def test_what_is_no_range_of_ports_is_refused(ports: str) -> None:
     with pytest.raises(StartError, match="is no range of ports"):
         site(ports)
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ([], "no devices"),
+        (["L4"] * 8, "8 x L4"),
+        (["A100-40GB", "T4", "V100", "V100"], "1 x A100-40GB, 1 x T4, 2 x V100"),
+    ],
+)
+def test_what_a_node_has_is_counted_by_model(models: list[str], words: str) -> None:
+    devices = [Device(index, f"GPU-{index}", model, 1024, 1024) for index, model in enumerate(models)]
+    assert equipment(Inventory(devices, 8, 1024, "10.0.0.1")) == words
