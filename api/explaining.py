@@ -111,9 +111,10 @@ def _first_steps(found: Explanation, basis: int | None) -> Iterator[str]:
         step = found.filter
         when = "now" if basis is None else "then"
         count = f"{len(step.candidates)} of {step.nodes} nodes"
-        yield f"1 filter       {count} could hold a worker {when}{_named(step.candidates)}"
+        which = f": {_named(step.candidates)}" if step.candidates else ""
+        yield f"1 filter       {count} could hold a worker {when}{which}"
         for check in step.refused:
-            yield f"{_INDENT}{check.nodes} cannot: {check.reason}{_named(check.examples)}"
+            yield f"{_INDENT}{check.nodes} cannot ({_named(check.examples)}): {check.reason}"
     if found.order is not None:
         order = found.order
         behind = f", behind job {order.held_back_by}, which does not fit yet" if order.held_back_by else ""
@@ -195,10 +196,8 @@ _SHOWN: Final = 5
 
 
 def _named(names: list[str]) -> str:
-    if not names:
-        return ""
     more = ", ..." if len(names) > _SHOWN else ""
-    return f": {', '.join(names[:_SHOWN])}{more}"
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _place(worker: WorkerPlace) -> str:

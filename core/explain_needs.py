@@ -9,6 +9,7 @@ from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, jobs_named, listed, quantity
 from muster.core.explanation import Amount, Reason, ReasonKind
 from muster.core.node_room import Share
+from muster.core.placement import Allotment
 from muster.core.queues import Vector
 
 _ENDS: Final[dict[ReasonKind, str]] = {
@@ -44,11 +45,9 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
         case "room" | "fabric":
             return _need_of_room(turn, needed) if needed is not None and needed.ends else ""
         case "devices":
-            return _healed(turn, needed) if needed is not None and needed.healed else ""
+            return _healed(turn, needed.found) if needed is not None and needed.healed else ""
         case "cordon" | "silent" | "degraded" | "strays" | "excluded":
-            used = {share.node for share in needed.found.shares} if needed is not None and needed.opened else set()
-            names = [name for name in reason.nodes if name in used]
-            return f"{listed(names)} takes work of it again" if names else ""
+            return _opened(turn, reason, needed) if needed is not None and needed.opened else ""
         case "reservation":
             dropped = needed.reservations if needed is not None else []
             return f"{jobs_named(dropped)} has started and ended, or is cancelled" if dropped else ""
@@ -70,18 +69,37 @@ def _need(turn: Turn, reason: Reason, needed: RoomNeeded | None) -> str:
             return ""
 
 
-def _healed(turn: Turn, needed: RoomNeeded) -> str:
-    """The devices of its place that take no work of it as they are."""
-    found = []
-    for share in needed.found.shares:
-        ill = ill_devices(turn.cluster.state.nodes[share.node], turn.asker.demand)
+def _opened(turn: Turn, reason: Reason, needed: RoomNeeded) -> str:
+    """The nodes of its place that are closed to it, or the devices that would do instead."""
+    used = {share.node for share in needed.found.shares}
+    names = [name for name in reason.nodes if name in used]
+    if not names:
+        return ""
+    commands = [f"`muster uncordon {name}`" for name in names] if reason.kind == "cordon" else []
+    sentence = f"{listed(names)} {'takes' if len(names) == 1 else 'take'} work of it again" + _by(commands)
+    instead = _healed(turn, needed.instead) if needed.instead is not None else ""
+    return f"{sentence}, or {instead}" if instead else sentence
+
+
+def _healed(turn: Turn, found: Allotment) -> str:
+    """The devices of a place that take no work of it as they are."""
+    words, commands = [], []
+    for share in found.shares:
+        node = turn.cluster.state.nodes[share.node]
+        ill = ill_devices(node, turn.asker.demand)
         numbers = [index for index in share.devices if index in ill]
         if numbers:
-            found.append(f"device{'' if len(numbers) == 1 else 's'} {listed(numbers)} of {share.node}")
-    if not found:
+            words.append(f"device{'' if len(numbers) == 1 else 's'} {listed(numbers)} of {share.node}")
+        if shut := [index for index in numbers if node.inventory.devices[index].uuid in node.device_cordons]:
+            commands.append(f"`muster uncordon {share.node} --device {','.join(map(str, shut))}`")
+    if not words:
         return ""
-    takes = "takes" if len(found) == 1 and found[0].startswith("device ") else "take"
-    return f"{listed(found)} {takes} work of it again"
+    takes = "takes" if len(words) == 1 and words[0].startswith("device ") else "take"
+    return f"{listed(words)} {takes} work of it again" + _by(commands)
+
+
+def _by(commands: list[str]) -> str:
+    return f" ({listed(commands)})" if commands else ""
 
 
 def _lent(turn: Turn, reason: Reason) -> str:

@@ -23,13 +23,15 @@ RETURNS_TRIED: Final = 200
 class RoomNeeded(NamedTuple):
     """What would make room: jobs that end, jobs whose reservation goes, and where the job is then placed; `opened` says
     whether nodes that take no new work, or not of this job, are among those, `healed` whether devices that take none
-    are."""
+    are; `instead` is where it is placed without those nodes, once nothing is wrong with the devices there (None =
+    nowhere, while others hold what they do)."""
 
     ends: list[int]
     reservations: list[int]
     found: Allotment
     opened: bool
     healed: bool = False
+    instead: Allotment | None = None
 
 
 class _WhatIf:
@@ -99,7 +101,10 @@ def room_needed(turn: Turn) -> RoomNeeded | None:
             rooms = turn.cluster.state.rooms.keys() | turn.draft.benefits
             ends, dropped = [job for job in gone if job not in rooms], [job for job in gone if job in rooms]
             opened = names is fitting and len(open_now) < len(fitting)
-            return RoomNeeded(ends, dropped, found, opened, healed)
+            instead = None
+            if opened and not healed:
+                instead = place(_WhatIf(turn, open_now, healed=True).capacity, demand)
+            return RoomNeeded(ends, dropped, found, opened, healed, instead)
     return None
 
 

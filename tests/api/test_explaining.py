@@ -52,6 +52,18 @@ def test_full_shows_the_steps_at_the_moment_at_which_room_was_reserved(muster: M
     check()
 
 
+def test_nodes_stand_before_what_keeps_a_job_from_them(muster: Muster) -> None:
+    muster("cordon", "node-1", "--device", "0", "--reason", "bad fan")
+    muster("submit", "--gpus", "8", "--", "true")
+    found = muster("explain", "3").output.splitlines()
+    cordoned = "1 of 8 devices takes no work of it: device 0: cordoned by "
+    [check] = [line.strip() for line in found if " cannot " in line]
+    assert check.startswith(f"1 cannot (node-1): {cordoned}")
+    assert check.endswith(": bad fan")
+    [need] = [line for line in found if line.startswith("to start")]
+    assert need.endswith("device 0 of node-1 takes work of it again (`muster uncordon node-1 --device 0`)")
+
+
 async def test_the_expected_start_is_worked_out_beside_the_loop(harness: Harness, http: aiohttp.ClientSession) -> None:
     await harness.add_node("node-1")
     first = await harness.append(t.JobSubmitted("ada", _spec(8), ""))

@@ -59,9 +59,20 @@ def test_what_is_wrong_with_each_device_is_said_where_nobody_knows_until_when() 
         "device 6: cordoned by root: fan"
     )
     assert devices.at is None
-    assert found.needs == ["devices 3, 4, 5 and 6 of node-1 take work of it again"]
+    command = "`muster uncordon node-1 --device 6`"
+    assert found.needs == [f"devices 3, 4, 5 and 6 of node-1 take work of it again ({command})"]
     assert found.expected is not None
     assert found.expected.at is None
+
+
+def test_a_node_or_a_device_that_would_do_are_both_named() -> None:
+    script = cluster(8, 2)
+    cordon(script, 0, reason="bad fan")
+    script.append(t.NodeCordoned("node-2", "root"))
+    node, device = (f"{what} takes work of it again" for what in ("node-2", "device 0 of node-1"))
+    assert asked(script, script.submit(spec(8))).needs == [
+        f"{node} (`muster uncordon node-2`), or {device} (`muster uncordon node-1 --device 0`)"
+    ]
 
 
 def test_a_job_without_devices_is_told_of_none_that_are_ill() -> None:

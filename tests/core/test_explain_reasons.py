@@ -207,7 +207,7 @@ def test_nodes_that_take_no_new_work() -> None:
 
     assert (found["cordon"].nodes, found["silent"].nodes) == (["node-1"], ["node-2"])
     assert found["room"].detail == "waits for 4 devices; 2 are idle"
-    assert explain(script.cluster, job).needs == ["node-1 takes work of it again"]
+    assert explain(script.cluster, job).needs == ["node-1 takes work of it again (`muster uncordon node-1`)"]
 
 
 def test_a_node_that_refused_it() -> None:
