@@ -40,6 +40,8 @@ test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -m slow
 
 $(FRAMEWORK_VENVS)/%/.installed: tests/frameworks/requirements/%.txt
+	@for folder in $(FRAMEWORK_VENVS) $(@D); do test ! -L $$folder \
+		|| { echo "$$folder is a link: what it leads to would be deleted and made anew; remove it first"; exit 1; }; done
 	@echo "installing $$(tr '\n' ' ' < $<)into $(@D)"
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $< \

@@ -13,6 +13,7 @@ from muster.core.conversion import Problem, SpecError, convert
 from muster.core.placement import place
 from muster.core.quantities import parse_duration_s, parse_size_mib, priority_number
 from muster.core.resources import Demand, demand_of
+from muster.events.binding import VARIABLE_LINE_BYTES
 from muster.events.spec import JobSpec, LimitsSpec, PreemptionSpec
 
 MOST_WORKERS: Final = 256
@@ -134,6 +135,11 @@ def _container_problems(spec: JobSpec) -> list[Problem]:
         Problem(f"/env/{name}", "has a line break, which no container's variable may have")
         for name, value in spec.env.items()
         if {"\n", "\r"} & set(value)
+    ]
+    problems += [
+        Problem(f"/env/{name}", "is too long for a container: 64 KiB with its name and a line's end are the most")
+        for name, value in spec.env.items()
+        if len(f"{name}={value}\n".encode(errors="replace")) >= VARIABLE_LINE_BYTES
     ]
     if {",", '"', "\n"} & set(spec.workdir or ""):
         problems.append(
@@ -283,7 +289,9 @@ def _host_problems(demand: Demand, hardware: Capacity) -> list[Problem]:
     most_cpus = max(inventory.cpus for inventory in inventories)
     most_mib = max(inventory.memory_mib for inventory in inventories)
     if cpus > most_cpus:
-        return [Problem("/cpus", f"a worker needs {cpus} CPUs; the largest node has {most_cpus}")]
+        return [
+            Problem("/cpus", f"a worker needs {cpus} CPUs; the largest node has {most_cpus}")
+        ]
     if memory_mib > most_mib:
         return [Problem("/memory", f"a worker needs {_gib(memory_mib)}; the largest node has {_gib(most_mib)}")]
     return []

@@ -19,6 +19,9 @@ VisibleDevices = Literal["index", "uuid"]
 RESERVED_PREFIX: Final = "MUSTER_"
 """Variables of this prefix are Muster's own: a job cannot set them."""
 
+VARIABLE_LINE_BYTES: Final = 1 << 16
+"""A container's variable with its name is shorter than this: engines read no longer line of a file of variables."""
+
 
 def device_claim_mib(device: Device, asked_mib: int) -> int:
     """Usable MiB that a nominal `asked_mib` (0 = whole) claims of a device; more than it has where it cannot fit."""

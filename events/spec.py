@@ -81,7 +81,7 @@ class PreemptionSpec(_Part, frozen=True):
 
 class JobSpec(_Part, frozen=True):
     """A job as submitted. `gpus` counts devices over all nodes; `cpus` and `memory` (host) are per device, or in
-    all where there is no device. A `name` left out is the program's."""
+    all where there is no device. A `name` left out is the program's, or the script's that it runs."""
 
     command: (
         Annotated[str, msgspec.Meta(min_length=1, max_length=131_072)]

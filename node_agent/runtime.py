@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from muster.events.binding import worker_name
+from muster.events.binding import VARIABLE_LINE_BYTES, worker_name
 from muster.events.types import StartWorker
 from muster.node_agent.accounts import Account, Person
 from muster.node_agent.launch import MARKER, PASSED_ON, Launch
@@ -26,8 +26,6 @@ ContainerRuntime = Literal["auto", "docker", "podman", "none"]
 SHM_UNLIMITED: Final = "64g"
 VARIABLES: Final = "variables"
 """The file of a container's variables, in the worker's folder."""
-LINE_BYTES: Final = 1 << 16
-"""Of that file, both engines read no longer line."""
 
 
 class Engine(NamedTuple):
@@ -193,6 +191,6 @@ def _lines(env: Mapping[str, str]) -> str:
     for name, value in env.items():
         if {"\n", "\r"} & set(name + value) or name.startswith("#"):
             raise RefusalError(f"the variable {name!r} cannot be given to a container: a line break, or a comment")
-        if len(f"{name}={value}\n".encode()) >= LINE_BYTES:
+        if len(f"{name}={value}\n".encode()) >= VARIABLE_LINE_BYTES:
             raise RefusalError(f"the variable {name!r} cannot be given to a container: it is longer than 64 KiB")
     return "".join(f"{name}={value}\n" for name, value in env.items())

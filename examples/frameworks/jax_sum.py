@@ -1,5 +1,5 @@
-"""Every process adds its number plus one, over all of them, with JAX: muster run --framework jax --gpus 4 --nodes 2 --
-python jax_sum.py
+"""Every process adds its number plus one, over all of them, with JAX:
+muster run --env PATH --framework jax --gpus 4 --nodes 2 -- python jax_sum.py
 
 One process runs on each node, and sees all of its devices; initialize() needs no arguments.
 """

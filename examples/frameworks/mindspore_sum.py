@@ -1,5 +1,5 @@
-"""Every process adds its rank plus one, over all of them, with MindSpore: muster run --framework mindspore --gpus 4 --
-msrun mindspore_sum.py
+"""Every process adds its rank plus one, over all of them, with MindSpore:
+muster run --env PATH --framework mindspore --gpus 4 -- msrun mindspore_sum.py
 
 msrun gets its options from Muster: see docs/frameworks.md.
 """

@@ -1,5 +1,5 @@
-"""Every worker adds its number plus one, over all of them, with TensorFlow: muster run --framework tensorflow --gpus 4
---nodes 2 -- python tensorflow_sum.py
+"""Every worker adds its number plus one, over all of them, with TensorFlow:
+muster run --env PATH --framework tensorflow --gpus 4 --nodes 2 -- python tensorflow_sum.py
 
 One worker runs on each node, and sees all of its devices; TF_CONFIG names them all.
 """

@@ -27,10 +27,10 @@ def expected(count: int) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("framework", "words", "devices", "workers", "processes"),
     [
-        pytest.param("pytorch", f"{TWO_NODES} -- torchrun torch_sum.py", (8, 8), 2, 2, id="torchrun on two nodes"),
-        pytest.param("pytorch", f"{ONE_NODE} -- torchrun torch_sum.py", (8, 8), 1, 2, id="torchrun on one node"),
-        pytest.param("pytorch", "--gpus 4 -- torchrun torch_sum.py", (3, 1), 2, 4, id="torchrun on uneven nodes"),
-        pytest.param("pytorch", f"{TWO_NODES} -- python torch_sum.py", (8, 8), 2, 2, id="torch without a launcher"),
+        pytest.param("pytorch", f"{TWO_NODES} -- torchrun pytorch_sum.py", (8, 8), 2, 2, id="torchrun on two nodes"),
+        pytest.param("pytorch", f"{ONE_NODE} -- torchrun pytorch_sum.py", (8, 8), 1, 2, id="torchrun on one node"),
+        pytest.param("pytorch", "--gpus 4 -- torchrun pytorch_sum.py", (3, 1), 2, 4, id="torchrun on uneven nodes"),
+        pytest.param("pytorch", f"{TWO_NODES} -- python pytorch_sum.py", (8, 8), 2, 2, id="torch without a launcher"),
         pytest.param("tensorflow", f"{TWO_NODES} -- python tensorflow_sum.py", (8, 8), 2, 2, id="two of tensorflow"),
         pytest.param("tensorflow", f"{ONE_NODE} -- python tensorflow_sum.py", (8, 8), 1, 1, id="one of tensorflow"),
         pytest.param("jax", f"{TWO_NODES} -- python jax_sum.py", (8, 8), 2, 2, id="two of jax"),

@@ -76,6 +76,7 @@ async def test_eight_a100s_on_switches(tmp_path: Path, start: NewDevices) -> Non
     assert inventory.topology == [["X" if a == b else "NV12" for b in range(8)] for a in range(8)]
     assert (inventory.driver, inventory.address, inventory.fabric) == ("570.86.10", "10.0.0.7", "ib0")
     assert inventory.labels == {"rack": "r7"}
+    assert inventory.devices_in_containers
     look = await devices.look([])
     assert (look.faults, look.foreign, look.degraded, look.changed) == ([], (), None, False)
     assert look.samples[7] == DeviceSample(
@@ -250,18 +251,25 @@ async def test_a_device_that_cannot_be_read(tmp_path: Path, start: NewDevices, w
     assert (look.faults, look.changed) == ([], False)
 
 
-async def test_a_device_without_a_handle_is_the_one_that_is_missing(tmp_path: Path, start: NewDevices) -> None:
+async def test_a_device_without_a_handle_is_the_one_that_is_missing(
+    tmp_path: Path, start: NewDevices, caplog: pytest.LogCaptureFixture
+) -> None:
     machine = mixed(tmp_path / "m")
     await start(machine).inventory()
     machine.gpus[3].failures = [("nvmlDeviceGetHandleByIndex_v2", "segfault")]
     devices = start(machine)
     assert uuids(await devices.inventory()) == ["GPU-a100", "GPU-t4", "GPU-v100-0", "GPU-v100-1"]
+    assert f"NVML's device 3 ({machine.gpus[3].bus}) is unreadable" in caplog.messages
     assert faults(await devices.look([])) == [(3, "GPU-v100-1", "unreadable", "quarantine")]
 
 
-@pytest.mark.parametrize("nothing", [None, (0, 0, 0), (0, 424, 0)])
+NO_SUPPORT = "its memory cannot be read: NVML does not support that for it"
+NO_SIZE = "its memory cannot be read: NVML gives an error, or a size that cannot be"
+
+
+@pytest.mark.parametrize(("nothing", "words"), [(None, NO_SUPPORT), ((0, 0, 0), NO_SIZE), ((0, 424, 0), NO_SIZE)])
 async def test_a_device_without_memory_information_takes_no_work_until_there_is_some(
-    tmp_path: Path, start: NewDevices, nothing: tuple[int, int, int] | None
+    tmp_path: Path, start: NewDevices, nothing: tuple[int, int, int] | None, words: str
 ) -> None:
     machine = mixed(tmp_path / "m")
     machine.gpus[0].memory_mib = nothing
@@ -270,6 +278,7 @@ async def test_a_device_without_memory_information_takes_no_work_until_there_is_
     assert [(d.model, d.memory_mib) for d in inventory.devices][:2] == [("A100-40GB", 40_372), ("T4", 0)]
     look = await devices.look([])
     assert faults(look) == [(1, "GPU-t4", "memory_unknown", "drain")]
+    assert look.faults[0].detail == words
     assert (look.samples[1].memory_total_mib, look.samples[1].memory_used_mib, look.changed) == (None, None, False)
     machine.gpus[0].memory_mib = (15_360, 424, 0)
     machine.write()
@@ -328,7 +337,7 @@ async def test_nvml_s_order_after_a_reset_changes_nothing(tmp_path: Path, start:
     assert await devices.inventory() == before
 
 
-async def test_a_device_that_was_replaced(tmp_path: Path, start: NewDevices) -> None:
+async def test_a_device_that_was_replaced(tmp_path: Path, start: NewDevices, caplog: pytest.LogCaptureFixture) -> None:
     machine = mixed(tmp_path / "m")
     devices = start(machine)
     await devices.inventory()
@@ -336,18 +345,23 @@ async def test_a_device_that_was_replaced(tmp_path: Path, start: NewDevices) -> 
     machine.write()
     await devices.close()
     assert (await devices.look([])).changed
+    assert caplog.messages[-1] == f"GPU-new at {machine.gpus[0].bus} is new"
     assert uuids(await devices.inventory()) == ["GPU-a100", "GPU-new", "GPU-v100-0", "GPU-v100-1"]
     assert not (await devices.look([])).changed
 
 
-async def test_a_device_in_another_slot_is_the_same_device(tmp_path: Path, start: NewDevices) -> None:
+async def test_a_device_in_another_slot_is_the_same_device(
+    tmp_path: Path, start: NewDevices, caplog: pytest.LogCaptureFixture
+) -> None:
     machine = mixed(tmp_path / "m")
     devices = start(machine)
+    was = machine.gpus[0].bus
     await devices.inventory()
     machine.gpus[0].bus = "00000000:AF:00.0"
     machine.write()
     await devices.close()
     assert (await devices.look([])).changed
+    assert caplog.messages[-1] == f"GPU-t4 at 00000000:AF:00.0 was at {was} before"
     assert uuids(await devices.inventory()) == ["GPU-a100", "GPU-v100-0", "GPU-v100-1", "GPU-t4"]
 
 

@@ -1,5 +1,5 @@
-"""Every process adds its rank plus one, over all of them, with PyTorch: muster run --framework pytorch --gpus 4 --
-torchrun torch_sum.py
+"""Every process adds its rank plus one, over all of them, with PyTorch:
+muster run --env PATH --framework pytorch --gpus 4 -- torchrun pytorch_sum.py
 
 torchrun finds its nodes, processes and rendezvous in the environment; so does a program without it, once on each node.
 """
