@@ -64,6 +64,18 @@ _STEPS = {
 """What to do next in the command line's words, where the server's are those of HTTP."""
 
 
+class Whole(click.IntRange):
+    """A whole number within bounds, called so where it is none."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A number within bounds, called so where it is none."""
+
+    name = "number"
+
+
 def job_id(text: str) -> int:
     """A job's id as click takes it from a word."""
     if not re.fullmatch("[0-9]{1,18}", text) or int(text) == 0:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id
+from muster.api.cli_base import CommandError, Exit, Session, Whole, client_command, examples, job_id
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
 from muster.api.table import clean, fields
@@ -20,10 +20,8 @@ RECONNECT_TRIES: Final = 30
 
 @click.command(epilog=examples("muster events --job 42", "muster events --after 1000 --limit 20", "muster events -f"))
 @click.option("--job", metavar="JOB", type=job_id, help="Only what concerns this job.")
-@click.option("--after", metavar="SEQ", type=click.IntRange(min=0), help="Only entries with a greater sequence.")
-@click.option(
-    "--limit", metavar="COUNT", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
-)
+@click.option("--after", metavar="SEQ", type=Whole(min=0), help="Only entries with a greater sequence.")
+@click.option("--limit", metavar="COUNT", type=Whole(1, 1000), default=100, show_default=True, help="At most so many.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes in.")
 @client_command(reads=True)
 def events(session: Session, job: int | None, after: int | None, limit: int, *, follow: bool) -> None:

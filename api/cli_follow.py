@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id
+from muster.api.cli_base import CommandError, Exit, Number, Session, Whole, client_command, examples, job_id
 from muster.api.client import Client, Json, UnreachableError
 from muster.api.table import clean
 
@@ -58,9 +58,7 @@ def wait_for(client: Client, job: int, deadline_s: float | None) -> Json:
 
 @click.command(epilog=examples("muster wait 42 43", "muster wait 42 --timeout 600"))
 @click.argument("jobs", metavar="JOB...", nargs=-1, type=job_id, required=True)
-@click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Give up after so many (exit code 124)."
-)
+@click.option("--timeout", metavar="SECONDS", type=Number(min=0), help="Give up after so many (exit code 124).")
 @client_command()
 def wait(session: Session, jobs: tuple[int, ...], timeout: float | None) -> None:
     """Wait until jobs have ended; the exit code is that of the first one named which did not end with 0."""
@@ -80,12 +78,12 @@ Chunks = Iterator[tuple[int, bytes]]
 @click.command(epilog=examples("muster logs 42", "muster logs -f 42 --rank 1", "muster logs 42 --attempt 1"))
 @click.argument("job", metavar="JOB", type=job_id)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@click.option("--rank", metavar="RANK", type=click.IntRange(min=0), help="Which worker; 0 if left out.")
+@click.option("--rank", metavar="RANK", type=Whole(min=0), help="Which worker; 0 if left out.")
 @click.option("--all", "-a", "every", is_flag=True, help="All workers, each line behind its rank.")
 @click.option(
     "--attempt",
     metavar="NUMBER",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     help="Which attempt of a job that was requeued; the last one if left out. Agents keep the output of their last "
     "1,000 ended workers, for a week.",
 )

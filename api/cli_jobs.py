@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, agreed, client_command, examples, job_id, width
+from muster.api.cli_base import CommandError, Exit, Session, Whole, agreed, client_command, examples, job_id, width
 from muster.api.client import Json, RefusedError
 from muster.api.table import clean, fields, render
 from muster.api.times import elapsed, mib, moment, to_ms, today
@@ -76,12 +76,12 @@ def queue(session: Session, *, start: bool, **filters: Any) -> None:
 @click.option(
     "--limit",
     metavar="COUNT",
-    type=click.IntRange(1, 1000),
+    type=Whole(1, 1000),
     default=PAGE_DEFAULT,
     show_default=True,
     help="At most so many.",
 )
-@click.option("--after", metavar="JOB", type=click.IntRange(0), help="The page after this job.")
+@click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
 @client_command(reads=True)
 def jobs(session: Session, **filters: Any) -> None:
     """List jobs, ended ones too, newest first."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, examples, user_name
+from muster.api.cli_base import CommandError, Exit, Number, Whole, examples, user_name
 from muster.api.table import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +21,7 @@ _host = click.option(
     "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="A loopback address to listen on."
 )
 _port = click.option(
-    "--port", metavar="PORT", default=7077, show_default=True, type=click.IntRange(0, 65535), help="0 = a free one."
+    "--port", metavar="PORT", default=7077, show_default=True, type=Whole(0, 65535), help="0 = a free one."
 )
 _data = click.option(
     "--data", metavar="FOLDER", type=FOLDER, default=DEFAULT_DATA, show_default=True, help="The data folder."
@@ -31,12 +31,12 @@ _ports = click.option(
 )
 _verbose = click.option("--verbose", "-v", is_flag=True, help="Log what goes on to stderr.")
 _lease = click.option(
-    "--lease", "lease_s", metavar="SECONDS", type=click.FloatRange(min=0), default=120.0, show_default=True,
+    "--lease", "lease_s", metavar="SECONDS", type=Number(min=0), default=120.0, show_default=True,
     help="Seconds after which an agent without a broker stops what may run elsewhere; 0 = never.",
 )  # fmt: skip
 
 _output = click.option(
-    "--output-limit", "output_limit_mib", metavar="MIB", type=click.IntRange(1, 1 << 30), default=1024,
+    "--output-limit", "output_limit_mib", metavar="MIB", type=Whole(1, 1 << 30), default=1024,
     show_default=True, help="Output kept of a worker, in MiB; the oldest is dropped first.",
 )  # fmt: skip
 
@@ -54,7 +54,7 @@ _containers = click.option(
 def _health(function: F) -> F:
     """How devices are looked after."""
     for option in reversed((
-        click.option("--sample", "sample_s", metavar="SECONDS", type=click.FloatRange(min=0.1), default=5.0,
+        click.option("--sample", "sample_s", metavar="SECONDS", type=Number(min=0.1), default=5.0,
                      show_default=True, help="How often devices are looked at."),
         click.option("--kernel-log", metavar="FILE", type=click.Path(path_type=Path), default=Path("/dev/kmsg"),
                      show_default=True, help="Where the driver tells of errors."),
@@ -127,7 +127,7 @@ def _run(main: Any, *, verbose: bool) -> None:
     "--broker-port",
     metavar="PORT",
     default=0,
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     help="0 = that of the last time, or a free one.",
 )
 @_ports
@@ -193,7 +193,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
 @click.option(
     "--max-processes",
     metavar="N",
-    type=click.IntRange(0, 1 << 22),
+    type=Whole(0, 1 << 22),
     default=0,
     show_default=True,
     help="Most processes and threads of a worker, where cgroups can limit them; 0 = no limit.",

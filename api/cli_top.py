@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import Session, client_command, examples, segment, width
+from muster.api.cli_base import Number, Session, client_command, examples, segment, width
 from muster.api.client import RefusedError, UnreachableError
 from muster.api.keys import until_quit
 from muster.api.top_text import Shown, json_of, screen
@@ -32,9 +32,7 @@ CLEAR_LINE: Final = "\x1b[K"
 )
 @click.option("--node", metavar="NODE", help="Only this node's devices.")
 @click.option("--user", "-u", metavar="USER", help="Only devices that this user's jobs hold.")
-@click.option(
-    "--interval", metavar="SECONDS", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="How often."
-)
+@click.option("--interval", metavar="SECONDS", type=Number(min=0.5), default=2.0, show_default=True, help="How often.")
 @click.option("--once", is_flag=True, help="Show it once, and end.")
 @client_command()
 def top(session: Session, node: str | None, user: str | None, interval: float, *, once: bool) -> None:

@@ -53,7 +53,7 @@ class ApiError(Exception):
 def bad_parameter(name: str, detail: str, next_step: str = "") -> ApiError:
     """A query parameter or header that cannot be understood."""
     return ApiError(
-        400, "bad_parameter", f"bad {name}", detail=detail, next_step=next_step, errors=[FieldError(name, detail)]
+        400, "bad_parameter", f"{name} is wrong", detail=detail, next_step=next_step, errors=[FieldError(name, detail)]
     )
 
 

@@ -41,6 +41,7 @@ class SpecError(Exception):
 
 _AT: Final = re.compile(r" - at `\$([^`]*)`$")
 _KEY_AT: Final = re.compile(r" - at `key` in `\$([^`]*)`$")
+_LENGTH: Final = re.compile(r"Expected `([a-z]+)[^`]*` of length ([<>])= ([0-9]+)")
 _MISSING: Final = re.compile(r"Object missing required field `([^`]*)`")
 
 
@@ -103,12 +104,21 @@ def _problem_of(error: msgspec.ValidationError, kind: Any) -> Problem:
     detail = text[: where.start()] if where else text
     if missing := _MISSING.search(detail):
         return Problem(f"{pointer}/{missing[1]}", "this field is required")
+    if length := _LENGTH.match(detail):
+        return Problem(pointer, _length_words(*length.groups()))
     for pattern, words in _FORMS.items():
         if repr(pattern) in detail:
             return Problem(pointer, words)
     if detail.startswith("Invalid enum value") and (known := _choices(_type_at(pointer, kind))):
         detail += f"; known here: {', '.join(known)}"
     return Problem(pointer, detail)
+
+
+def _length_words(kind: str, sign: str, bound: str) -> str:
+    if sign == ">" and bound == "1":
+        return "this is empty"
+    side, unit = "least" if sign == ">" else "most", "letters" if kind == "str" else "entries"
+    return f"this must have at {side} {bound} {unit}"
 
 
 def _type_at(pointer: str, kind: Any) -> Any:

@@ -95,7 +95,9 @@ def _over(claim: Vector, bound: Vector, whose: str) -> list[Problem]:
 def _amount(amounts: Vector, place: int) -> str:
     if place == 0:
         return _devices(amounts[0] / WHOLE_COMPUTE)
-    return f"{amounts[place]} CPUs" if place == 2 else f"{amounts[place] / 1024:.4g} GiB of host memory"  # noqa: PLR2004
+    if place == 2:  # noqa: PLR2004 - of CPUs
+        return f"{amounts[place]} CPU{'' if amounts[place] == 1 else 's'}"
+    return f"{amounts[place] / 1024:.4g} GiB of host memory"
 
 
 def _devices(count: float) -> str:

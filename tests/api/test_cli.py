@@ -325,3 +325,16 @@ def test_the_installed_program_runs(server: Background) -> None:
         [program, "nodes", "--server", server.harness.url], capture_output=True, check=True, text=True
     )
     assert found.stdout.splitlines()[0].startswith("NODE")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("jobs", "--limit", "x"), "'x' is not a valid whole number."),
+        (("top", "--interval", "x"), "'x' is not a valid number."),
+        (("nodes", "--at", "-2 weeks"), "muster: at is wrong: "),
+    ],
+)
+def test_a_value_that_is_none_is_called_so(muster: Muster, words: tuple[str, ...], said: str) -> None:
+    refused = muster(*words)
+    assert (refused.exit_code, said in refused.stderr) == (2, True)

@@ -84,7 +84,7 @@ def test_what_is_left_out_is_the_default() -> None:
         ({"queues": [{"name": "a", "order": "lifo"}]}, "/queues/0/order", "known here: fifo, priority, fair"),
         ({"queues": [{"name": "a", "priority": "high"}]}, "/queues/0/priority", "known here: P0, P1, P2, P3"),
         ({"queues": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "/queues/2/name", "there twice: also at /queues/0"),
-        ({"queues": [{"name": f"q{n}"} for n in range(1001)]}, "/queues", "length <= 1000"),
+        ({"queues": [{"name": f"q{n}"} for n in range(1001)]}, "/queues", "this must have at most 1000 entries"),
     ],
 )
 def test_what_is_wrong_with_queues_is_named_by_its_field(raw: Any, pointer: str, words: str) -> None:
@@ -127,7 +127,11 @@ def test_a_queue_that_is_not_the_one_meant() -> None:
         ({"lanes": [{"name": "a", "devices": "all"}]}, "/lanes/0/devices", "a number of devices"),
         ({"lanes": [{"name": "a", "devices": 1, "size": 2}]}, "/lanes/0/size", "unknown field"),
         ({"lanes": [{"name": "a", "devices": 1, "max_time": 0}]}, "/lanes/0/max_time", "more than nothing"),
-        ({"lanes": [{"name": f"l{n}", "devices": 1} for n in range(17)]}, "/lanes", "length <= 16"),
+        (
+            {"lanes": [{"name": f"l{n}", "devices": 1} for n in range(17)]},
+            "/lanes",
+            "this must have at most 16 entries",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_policy_is_named_by_its_field(raw: Any, pointer: str, words: str) -> None:

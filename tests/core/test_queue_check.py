@@ -72,6 +72,7 @@ def test_of_very_many_queues_twenty_are_named() -> None:
         ),
         ({"limit": "50%"}, {"gpus": 2, "cpus": 9}, "/cpus", "asks for 18 CPUs; queue q is limited to 16 CPUs"),
         ({"limit": "50%"}, {"gpus": 0, "cpus": 17}, "/cpus", "asks for 17 CPUs; queue q is limited to 16 CPUs"),
+        ({"limit": "3.13%"}, {"gpus": 0, "cpus": 2}, "/cpus", "asks for 2 CPUs; queue q is limited to 1 CPU"),
         ({"limit": "50%"}, {"memory": 131_073}, "/memory", "queue q is limited to 128 GiB of host memory"),
     ],
 )
