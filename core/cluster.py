@@ -171,9 +171,9 @@ class Cluster(Holdings):
 
     def review_devices(self, node: Node) -> None:
         """Bring what depends on the state of a node's devices in step."""
-        self._review_ailments(node)
         self._note_probations(node)
-        self.settled_until = None
+        if self._review_ailments(node):
+            self.settled_until = None
 
     def _note_probations(self, node: Node) -> None:
         waiting = {uuid: condition.until_at for uuid, condition in node.conditions.items() if condition.until_at}

@@ -276,12 +276,15 @@ class Holdings:
         self._placeable.clear()
         self._stale.add(node.name)
 
-    def _review_ailments(self, node: Node) -> None:
-        """What is wrong with a node's devices has changed."""
+    def _review_ailments(self, node: Node) -> bool:
+        """Whether what is wrong with a node's devices has changed for new work."""
         ailments = ailments_of(node)
+        if ailments == self._capacity.rooms[node.name].ailments:
+            return False
         self._capacity.put_room(node.name, NodeRoom(node.inventory, ailments))
         self.healthy.put_room(node.name, NodeRoom(node.inventory, ailments))
         self._stale.add(node.name)
+        return True
 
     def _review_status(self, node: Node) -> None:
         """Whether a node takes new work, and whether it counts."""

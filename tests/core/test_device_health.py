@@ -293,3 +293,19 @@ def test_an_error_on_probation_begins_it_anew() -> None:
     until = node_of(script).conditions[uuid_of(script, 0)].until_at
     assert until == script.cluster.state.time_at + 3600 * SECOND
     assert decide(Cluster(script.cluster.state)) == decide(script.cluster) == []
+
+
+def test_the_lines_are_looked_at_again_only_where_other_devices_take_work() -> None:
+    script = cluster(2, 1, Policy(preemption=Preemption(mode="none")))
+    running(script, spec(2))
+    script.submit(spec(1))
+    script.settle()
+    settled = script.cluster.settled_until
+    assert settled is not None
+
+    fault(script, 0, "note")
+    fault(script, 0, "count")
+    assert script.cluster.settled_until == settled
+
+    fault(script, 0, "drain")
+    assert script.cluster.settled_until is None
