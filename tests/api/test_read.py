@@ -11,7 +11,7 @@ from api_harness import FakeOutputs, Harness
 
 from muster.events.log import LogUnavailableError, Message
 from muster.events.spec import GpuSpec, JobSpec, LimitsSpec
-from muster.events.types import JobSubmitted, NodeCordoned
+from muster.events.types import JobSubmitted, NodeCordoned, WorkerRefused
 
 AN_HOUR: Final = LimitsSpec(estimate=3600)
 
@@ -414,3 +414,16 @@ async def test_health_and_unknown_paths(http: aiohttp.ClientSession) -> None:
     assert (await _status(http, "/v1/jobs/seven"))[0] == 404
     async with http.delete("/v1/jobs") as answer:
         assert answer.status == 405
+
+
+async def test_a_job_that_all_have_refused_says_why_once(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    job = await _submit(harness, 1)
+    await harness.decide()
+    await harness.append(WorkerRefused("node-1", "node-1-life", 1, job, 1, 0, "no space left"))
+    await harness.decide()
+
+    [row] = (await _get(http, "/v1/jobs"))["jobs"]
+
+    assert row["why"].startswith("waits since node-1 refused to start it: no space left; no other node could hold it")
+    assert row["why"].count("no space left") == 1
