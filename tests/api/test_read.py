@@ -423,7 +423,7 @@ async def test_a_job_that_all_have_refused_says_why_once(harness: Harness, http:
     await harness.append(WorkerRefused("node-1", "node-1-life", 1, job, 1, 0, "no space left"))
     await harness.decide()
 
-    [row] = (await _get(http, "/v1/jobs"))["jobs"]
+    [row] = (await _get(http, "/v1/queue"))["pending"]
 
     assert row["why"].startswith("waits since node-1 refused to start it: no space left; no other node could hold it")
     assert row["why"].count("no space left") == 1
