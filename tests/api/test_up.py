@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from nvml_machine import a100x8
+from nvml_machine import Machine, a100x8, pcie8
 
 from muster.api.cli import main
 
@@ -338,6 +338,19 @@ def test_a_machine_without_a_driver_is_simulated_without_a_warning(
         assert (told.startswith("Muster "), "WARNING" in told) == (True, False)
 
 
+@pytest.mark.parametrize("in_path", [True, False])
+def test_the_next_commands_can_be_typed_as_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_path: bool
+) -> None:
+    folder = Path(MUSTER).parent
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin" if in_path else "/usr/bin:/bin")
+    with running(tmp_path / "data") as up:
+        up.process.send_signal(signal.SIGINT)
+        told, _ = up.process.communicate(timeout=DEADLINE_S)
+    needed = not in_path and (folder / "activate").exists()
+    assert (f"\n  . {folder}/activate\n" in told) == needed
+
+
 def test_the_demonstration_proves_itself() -> None:
     found = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -364,3 +377,37 @@ def test_jobs_see_this_machine_s_devices_by_uuid(
         assert visible in told.splitlines()
         [node] = json.loads(up.call("nodes", "--json"))["nodes"]
         assert [(device["uuid"], device["model"]) for device in node["devices"]] == [("GPU-a100-5", "A100-80GB")]
+
+
+def linked_job(up: Up, gpus: int) -> list[int]:
+    """Start a job that stays, and give the numbers of the devices that it sees."""
+    show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 600")
+    job = up.call("submit", "--gpus", str(gpus), "--cpus", "0", "--", *show)  # this machine may have few CPUs
+    seen = until(lambda: up.call("logs", job.split()[1]).split(), "the job has said which devices it sees")
+    return [int(uuid.rpartition("-")[2]) for uuid in seen[0].split(",")]
+
+
+@pytest.mark.parametrize(
+    ("machine", "second", "devices"),
+    [
+        # Two devices on each PCIe switch, two switches on each socket. The second job leaves the other half of the
+        # first one's pair alone and takes a whole pair, the third one a whole socket.
+        (pcie8, "PIX", [[0], [2, 3], [4, 5, 6, 7], [1]]),
+        # Behind NVSwitches all pairs are alike.
+        (a100x8, "NV12", [[0], [1, 2], [3, 4, 5, 6], [7]]),
+    ],
+)
+def test_work_gets_devices_that_are_connected(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[[Path], Machine],
+    second: str,
+    devices: list[list[int]],
+) -> None:
+    described = machine(tmp_path / "machine")
+    described.write()
+    monkeypatch.setenv("LD_LIBRARY_PATH", described.env["LD_LIBRARY_PATH"])
+    with running(tmp_path / "data") as up:
+        assert [linked_job(up, gpus) for gpus in (1, 2, 4, 1)] == devices
+        [first] = [line.split() for line in up.call("nodes", "--topology").splitlines() if line.startswith("GPU0")]
+        assert first[:3] == ["GPU0", "X", second]
