@@ -127,10 +127,8 @@ class Keepers:
 
 async def keeper_gone(folder: WorkerFolder, known_pid: int = 0) -> None:
     """Return when no keeper holds this claimed folder. `known_pid` is the keeper's, where it is known: it goes on
-    also where its folder has been deleted."""
-    pid = folder.keeper_pid()
-    if pid is None and not folder.path.exists():
-        pid = known_pid
+    whatever the worker has made of its folder, and of the lock there."""
+    pid = known_pid if _is_keeper(known_pid) else folder.keeper_pid()
     if not pid:
         return
     try:
@@ -140,11 +138,16 @@ async def keeper_gone(folder: WorkerFolder, known_pid: int = 0) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     try:
-        if (
-            folder.keeper_pid() == pid or not folder.path.exists()
-        ):  # still: so the descriptor is not of another process with its number
+        if _is_keeper(pid) or folder.keeper_pid() == pid:  # still: so the descriptor is of no later one of its number
             loop.add_reader(descriptor, ended.set)
             await ended.wait()
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        return KEEPER_CODE in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -11,13 +11,13 @@ import ctypes
 import functools
 import os
 import signal
-from collections.abc import Iterable
 from typing import NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _ZOMBIE_STATES = frozenset({"Z", "X"})
+_HANGING = "D"
 
 _SYS_CLONE3 = 435
 _CLONE_INTO_CGROUP = 0x2_0000_0000
@@ -139,11 +139,12 @@ def marked(marker: bytes) -> list[int]:
     return with_descendants(roots, everyone)
 
 
-def carriers(name: bytes, among: Iterable[int]) -> dict[bytes, set[int]]:
-    """Those of the processes that have the variable in their environment, by its value."""
+def carriers(name: bytes, among: dict[int, ProcessStat]) -> dict[bytes, set[int]]:
+    """Those of the processes that have the variable in their environment, by its value. One that hangs in the kernel
+    is not asked: it could hold up who asks for as long."""
     found: dict[bytes, set[int]] = {}
     beginning = b"\0" + name + b"="
-    for pid in among:
+    for pid in [stat.pid for stat in among.values() if stat.state != _HANGING]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             _, named, rest = (b"\0" + file.read()).partition(beginning)
             if named:
@@ -153,13 +154,16 @@ def carriers(name: bytes, among: Iterable[int]) -> dict[bytes, set[int]]:
 
 def working_for(folder: str, code: bytes, mark: bytes) -> set[int]:
     """Processes with `code` in their command line that have `mark` as an argument, or work in a folder directly below
-    `folder`, deleted or not."""
+    `folder`, deleted or not. One that hangs in the kernel is asked only if it works there: see `carriers`."""
     found = set()
-    for pid in processes():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-            line = file.read()
-            if code in line and (mark in line.split(b"\0") or _works_below(pid, folder)):
-                found.add(pid)
+    for pid, stat in processes().items():
+        with contextlib.suppress(OSError):
+            below = _works_below(pid, folder)
+            if below or stat.state != _HANGING:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    line = file.read()
+                if code in line and (below or mark in line.split(b"\0")):
+                    found.add(pid)
     return found
 
 

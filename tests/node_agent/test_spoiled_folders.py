@@ -5,6 +5,8 @@ of its worker runs.
 """
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from agent_world import DEADLINE_S, FakeLink, NewNode, alive, start, stop
 
 from muster.events.types import WorkerExited, WorkerStarted
-from muster.node_agent import beside, workers
+from muster.node_agent import beside, keepers, workers
 from muster.node_agent.link import LogAsk
+from muster.node_agent.worker_folder import WorkerFolder
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -22,6 +25,10 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110  # a file's change sets no event
             await asyncio.sleep(0.005)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def below(pid: int) -> list[int]:
@@ -105,6 +112,28 @@ async def test_what_a_new_agent_knows_nothing_of_is_dead_before_it_registers(
     assert registered.workers == []
     assert not alive(pid)
     assert not any(map(alive, other))
+
+
+@pytest.mark.parametrize(
+    "spoil", ["rm ../lock", "rm ../lock && touch ../lock", "rm -r ../../5.1.0 && touch ../../5.1.0"]
+)
+async def test_a_keeper_that_cannot_be_found_by_its_folder_is_followed_to_its_end(
+    new_node: NewNode, link: FakeLink, spoil: str
+) -> None:
+    node = new_node()
+    life = (await node.registered()).incarnation
+    ready = node.agent._settings.data / "ready"
+    folder = node.agent._settings.data / "workers" / "5.1.0"
+    await link.command(start(life, f"{spoil.replace('../..', str(folder.parent))}; mkfifo {ready}; exec sleep 1000"))
+    pid = (await link.fact(WorkerStarted)).pid
+    keeper = parent(pid)
+    await until(ready.exists)
+
+    gone = asyncio.create_task(keepers.keeper_gone(WorkerFolder(folder), keeper))
+
+    assert await asyncio.wait({gone}, timeout=0.05) == (set(), {gone})
+    os.kill(keeper, signal.SIGKILL)
+    await gone
 
 
 @pytest.mark.parametrize("file", ["claimed", "started", "exit", "stop"])
