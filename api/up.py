@@ -9,6 +9,9 @@ import asyncio
 import json
 import logging
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -162,6 +165,7 @@ def _greet(
     kind = equipment(inventory)
     note = " (simulated: the jobs on them are real processes)" if is_simulated(first) else ""
     wish = "--gpus 1" if inventory.devices else "--cpus 1"
+    venv = "" if shutil.which("muster") else _activation()
     server = "" if url == f"http://127.0.0.1:{DEFAULT_PORT}" else f"  export MUSTER_SERVER={url}\n"
     say(
         f"Muster {__version__} is up, on {options.data}\n"
@@ -170,9 +174,15 @@ def _greet(
         f"  scheduler  leads\n"
         f"  nodes      {', '.join(devices)}: {kind}{note}\n"
         "\nNext, in another terminal:\n"
-        f"{server}"
+        f"{venv}{server}"
         f"  muster run {wish} -- sh -c 'echo devices $CUDA_VISIBLE_DEVICES on $MUSTER_NODE'\n"
         "  muster queue\n"
         "  muster events --follow\n"
         "\nCtrl-C ends everything, jobs too."
     )
+
+
+def _activation() -> str:
+    """The line that puts `muster` into PATH, where it is in a virtual environment that is not activated."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    return f"  . {shlex.quote(str(script))}\n" if script.exists() else ""
