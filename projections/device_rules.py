@@ -118,12 +118,14 @@ def fail_on_arrival(cluster: Cluster, job: Job) -> None:
 
 def _count(cluster: Cluster, node: Node, fault: t.DeviceFault, holders: list[Job]) -> None:
     """An error of a job on a device. So many, of different jobs, within the window make the device suspect; an error
-    that names no job is the holder's where there is one alone."""
+    that names no job is the holder's where there is one alone, and counts by itself where it can be nobody's."""
     state = cluster.state
     health = state.policy.health
     job = fault.job or (holders[0].id if len(holders) == 1 else 0)
+    is_nobodys = not job and fault.action == "count"
     since_at = state.time_at - duration_s(health.window) * SECOND_NS
-    errors = [error for error in node.device_errors.get(fault.uuid, []) if error.at > since_at and error.job != job]
+    recent = [error for error in node.device_errors.get(fault.uuid, []) if error.at > since_at]
+    errors = [error for error in recent if is_nobodys or error.job != job]
     errors.append(CountedError(job, fault.xid, state.time_at))
     if len(errors) < health.errors:
         node.device_errors[fault.uuid] = errors

@@ -184,6 +184,15 @@ def test_an_error_that_names_no_job_counts_as_its_only_holders() -> None:
     assert action(script, 0) == "suspect"
 
 
+def test_errors_of_an_idle_device_count_each_by_itself() -> None:
+    script = cluster(1)
+    fault(script, 0, "count", xid=38)
+    fault(script, 0, "count", xid=38)
+    assert action(script, 0) == ""
+    fault(script, 0, "count", xid=61)
+    assert action(script, 0) == "suspect"
+
+
 # -- devices that are at fault ----------------------------------------------------------------------------------------
 
 
