@@ -289,9 +289,7 @@ def _host_problems(demand: Demand, hardware: Capacity) -> list[Problem]:
     most_cpus = max(inventory.cpus for inventory in inventories)
     most_mib = max(inventory.memory_mib for inventory in inventories)
     if cpus > most_cpus:
-        return [
-            Problem("/cpus", f"a worker needs {cpus} CPUs; the largest node has {most_cpus}")
-        ]
+        return [Problem("/cpus", f"a worker needs {cpus} CPUs; the largest node has {most_cpus}")]
     if memory_mib > most_mib:
         return [Problem("/memory", f"a worker needs {_gib(memory_mib)}; the largest node has {_gib(most_mib)}")]
     return []
