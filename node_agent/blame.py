@@ -4,10 +4,10 @@ A process that has just died is still known for a while: its error is often told
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from muster.node_agent.readings import Worktree
+from muster.node_agent.tree import is_running, read_stat
 
 REMEMBERED_S: Final = 60.0
 TOLD_TWICE_S: Final = 10.0
@@ -90,5 +90,6 @@ class Blame:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process in this namespace."""
-    return Path(f"/proc/{pid}").exists()
+    """Whether there is such a process in this namespace that has not ended: a zombie has."""
+    stat = read_stat(pid)
+    return stat is not None and is_running(pid, stat.start_ticks)

@@ -2,13 +2,15 @@
 resets.
 
 Rules: what NVML cannot tell at the moment stays as it was last. A device is reset only when nothing uses it, and not
-before its fault was in a look: so that nothing new is on its way there. Devices are asked one question at a time, and
-nobody's impatience ends it: who cannot wait goes on without.
+before its fault was in a look: so that nothing new is on its way there. Processes come and go between a look at /proc
+and NVML's word of them: who is a stranger then is one only if a second look at /proc says so too. Devices are asked one
+question at a time, and nobody's impatience ends it: who cannot wait goes on without.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from muster.events.telemetry import DeviceSample
 from muster.events.types import Device, DeviceFault, ForeignUse, Inventory
 from muster.node_agent.blame import EVERYBODY, Blame, is_alive
 from muster.node_agent.devices import Degraded, Look, RawDevices, Work
-from muster.node_agent.foreign import Steadied, foreign_mib, in_steps
+from muster.node_agent.foreign import Steadied, foreign_mib, in_steps, strangers_in
 from muster.node_agent.health import LASTING, Finding, fault_of, finding_of, findings_of, incident_of
 from muster.node_agent.hearing import Hearing, Told
 from muster.node_agent.kernel_log import KERNEL_LOG, bus_address
@@ -72,6 +74,8 @@ class CheckedDevices:
         self._wanted: set[str] = set()  # devices for which the driver wants something done
         self._faulty: set[str] = set()  # devices with a fault in the last look
         self._work: Sequence[Worktree] = ()
+        self._learned_s = -math.inf  # when what `work` told last was asked for
+        self._passing: frozenset[int] = frozenset()  # strangers that had ended before they were looked at
         self._asking = asyncio.Lock()
         self._next_view: asyncio.Task[_View] | None = None  # asked for, not begun
         self._views: set[asyncio.Task[_View]] = set()
@@ -85,9 +89,9 @@ class CheckedDevices:
         self._devices = list(inventory.devices)
         return inventory
 
-    async def look(self, work: Sequence[Worktree]) -> Look:
+    async def look(self, work: Work) -> Look:
         """See `DeviceSource`."""
-        self._learn(work)
+        await self._learn(work)
         view = await self._view()
         self._judge(view)
         tried = await self._reset_idle(view.reading)
@@ -96,7 +100,7 @@ class CheckedDevices:
             self._judge(view)
             self._give_up(tried)
         await asyncio.to_thread(self._standing.save)
-        return self._look(view)
+        return self._look(view, await self._ours(view.reading, work))
 
     async def next_fault(self, work: Work) -> DeviceFault:
         """See `DeviceSource`."""
@@ -110,7 +114,7 @@ class CheckedDevices:
         self._blame.remember(tree, _now_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                self._hearing.read_log()
+                await self._hearing.read_log()
                 await self._unlisted(tree)
                 await self._hearing.dealt()
 
@@ -164,9 +168,11 @@ class CheckedDevices:
 
     # -- judging ------------------------------------------------------------------------------------------------
 
-    def _learn(self, work: Sequence[Worktree]) -> None:
-        self._work = work
-        self._blame.learn(work, _now_s())
+    async def _learn(self, work: Work) -> None:
+        began_s = _now_s()
+        self._work = await work()
+        self._learned_s = began_s
+        self._blame.learn(self._work, _now_s())
 
     def _judge(self, view: _View) -> None:
         self._raw_faults = {fault.uuid: fault for fault in view.look.faults}
@@ -213,10 +219,22 @@ class CheckedDevices:
 
     # -- the look -----------------------------------------------------------------------------------------------
 
-    def _look(self, view: _View) -> Look:
+    async def _ours(self, reading: MachineReading | None, work: Work) -> frozenset[int]:
+        """Processes that are not foreign. A stranger that has ended meanwhile may have been ours, unless the look
+        before listed it already."""
+        before, self._passing = self._passing, frozenset()
+        ours = self._blame.pids() | self._raw.own_pids
+        if reading is None or not self._host_pids or not strangers_in(reading, ours):
+            return ours
+        await self._learn(work)
+        ours = self._blame.pids() | self._raw.own_pids
+        self._passing = frozenset(pid for pid in strangers_in(reading, ours) if not is_alive(pid))
+        return ours | (self._passing - before)
+
+    def _look(self, view: _View, ours: frozenset[int]) -> Look:
         faults = self._faults()
         self._faulty = {fault.uuid for fault in faults}
-        held_mib = self._foreign_mib(view.reading)
+        held_mib = self._foreign_mib(view.reading, ours)
         steady_mib = self._steadied.look({uuid: in_steps(mib) for uuid, mib in held_mib.items()})
         foreign = [
             ForeignUse(device.index, device.uuid, min(steady_mib[device.uuid], device.memory_mib))
@@ -234,11 +252,10 @@ class CheckedDevices:
         healthy = False if sample.uuid in self._faulty else sample.healthy
         return msgspec.structs.replace(sample, foreign_mib=held_mib, healthy=healthy)
 
-    def _foreign_mib(self, reading: MachineReading | None) -> dict[str, int]:
+    def _foreign_mib(self, reading: MachineReading | None, ours: frozenset[int]) -> dict[str, int]:
         """By uuid, of the devices where it is known."""
         if reading is None or not self._host_pids:
             return {}
-        ours = self._blame.pids() | self._raw.own_pids
         claimed = self._claimed()
         known = ((device.uuid, foreign_mib(device, ours, device.uuid in claimed)) for device in reading.devices)
         return {uuid: held_mib for uuid, held_mib in known if held_mib is not None}
@@ -308,7 +325,8 @@ class CheckedDevices:
             return fault_of(device.index, device.uuid, self._findings(device.uuid))
         if self._blame.is_repeated(device.uuid, event.xid, event.pid, _now_s()):
             return None
-        self._learn(await work())
+        if told.at_s >= self._learned_s:  # else all that was told meanwhile has one look at /proc
+            await self._learn(work)
         owner = self._blame.owner(device.uuid, event.pid if self._host_pids else 0)
         if self._blame.is_told(device.uuid, event.xid, owner, told.source, _now_s()):
             return None

@@ -36,9 +36,9 @@ class DeviceSource(Protocol):
         """What the node has, for a registration: with the devices that it had before and that are only missing now."""
         ...
 
-    async def look(self, work: Sequence[Worktree]) -> Look:
-        """What the devices are doing, and what is wrong with them; `work` is what runs here. May reset a device that
-        needs it and that nobody uses."""
+    async def look(self, work: Work) -> Look:
+        """What the devices are doing, and what is wrong with them. May reset a device that needs it and that nobody
+        uses."""
         ...
 
     async def next_fault(self, work: Work) -> DeviceFault:

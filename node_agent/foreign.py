@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from muster.node_agent.readings import DeviceReading, ProcessReading
+from muster.node_agent.readings import DeviceReading, MachineReading, ProcessReading
 
 STEP_MIB: Final = 256
 """What is reported is rounded up to this, so that not every small change is."""
@@ -20,6 +20,12 @@ def foreign_mib(reading: DeviceReading, ours: frozenset[int], claimed: bool) -> 
     if not claimed and reading.memory is not None and any(process.memory_mib is None for process in strangers):
         return reading.memory.used_mib
     return sum(most.values()) if (most := _most_by_pid(strangers)) else 0
+
+
+def strangers_in(reading: MachineReading, ours: frozenset[int]) -> frozenset[int]:
+    """Processes on any device that are not `ours`."""
+    listed = (process.pid for device in reading.devices for process in device.processes or ())
+    return frozenset(listed) - ours
 
 
 def _most_by_pid(processes: Sequence[ProcessReading]) -> Mapping[int, int]:

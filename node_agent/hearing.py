@@ -1,7 +1,8 @@
 """Hearing of Xids: from the kernel's log, which also names the process, and from NVML, which is sure to tell.
 
-What NVML tells of an error that fails a job alone waits a moment for the log's word of it. Nothing is lost while nobody
-asks; to ask for the next one is to have dealt with the one before.
+What NVML tells of an error that fails a job alone waits a moment, for the log's word of it, and because a storm of
+equal ones is one error; what is told already, and waits to be asked for, is not told twice. Nothing is lost while
+nobody asks; to ask for the next one is to have dealt with the one before.
 """
 
 import asyncio
@@ -22,10 +23,11 @@ RETRY_S: Final = 1.0
 
 
 class Told(NamedTuple):
-    """An Xid, and who told of it."""
+    """An Xid, who told of it, and when, by the event loop's clock."""
 
     event: XidEvent
     source: Source
+    at_s: float
 
 
 class Hearing:
@@ -34,34 +36,36 @@ class Hearing:
     def __init__(self, kernel_log: Path, next_xid: Callable[[], Awaitable[XidEvent]]) -> None:
         self._log = KernelLog(kernel_log)
         self._next_xid = next_xid
-        self._told: asyncio.Queue[Told] = asyncio.Queue()
+        self._told: asyncio.Queue[Told | asyncio.Event] = asyncio.Queue()
+        self._waiting: set[tuple[XidEvent, Source]] = set()  # in `_told`
         self._held: dict[XidEvent, asyncio.TimerHandle] = {}
-        self._undealt = False
         self._ears: list[asyncio.Task[None]] = []
 
     async def next(self) -> Told:
         """Wait for the next one."""
         if not self._ears:
             self._ears = [asyncio.create_task(_for_ever(ear)) for ear in (self._hear_log, self._hear_nvml)]
-        if self._undealt:
-            self._undealt = False
-            self._told.task_done()
-        told = await self._told.get()
-        self._undealt = True
+        while isinstance(told := await self._told.get(), asyncio.Event):
+            told.set()
+        self._waiting.discard((told.event, told.source))
         return told
 
-    def read_log(self) -> None:
+    async def read_log(self) -> None:
         """Take what the kernel's log has by now."""
-        for event in self._log.read():
-            self._told.put_nowait(Told(event, "log"))
+        for events in self._log.read():
+            for event in events:
+                self._tell(event, "log")
+            await asyncio.sleep(0)
 
     async def dealt(self) -> None:
-        """Return when all that was told has been dealt with, and nothing is held back; at once where nobody asks."""
-        self.read_log()
+        """Return when all that was told or held back before has been dealt with; at once where nobody asks."""
+        await self.read_log()
         for event in list(self._held):
             self._release(event)
         if self._ears:
-            await self._told.join()
+            dealt = asyncio.Event()
+            self._told.put_nowait(dealt)
+            await dealt.wait()
 
     async def close(self) -> None:
         """Hear nothing more."""
@@ -75,18 +79,23 @@ class Hearing:
 
     async def _hear_log(self) -> None:
         await self._log.wait()
-        self.read_log()
+        await self.read_log()
 
     async def _hear_nvml(self) -> None:
         event = await self._next_xid()
-        if self._log.readable and finding_of(event) is None and event not in self._held:
+        if finding_of(event) is not None:
+            self._tell(event, "nvml")
+        elif event not in self._held:
             self._held[event] = asyncio.get_running_loop().call_later(HELD_S, self._release, event)
-        else:
-            self._told.put_nowait(Told(event, "nvml"))
 
     def _release(self, event: XidEvent) -> None:
         self._held.pop(event).cancel()
-        self._told.put_nowait(Told(event, "nvml"))
+        self._tell(event, "nvml")
+
+    def _tell(self, event: XidEvent, source: Source) -> None:
+        if (event, source) not in self._waiting:
+            self._waiting.add((event, source))
+            self._told.put_nowait(Told(event, source, asyncio.get_running_loop().time()))
 
 
 async def _for_ever(hear: Callable[[], Awaitable[None]]) -> None:

@@ -6,7 +6,6 @@ Usable memory is the total less what the driver reserves; the nominal size is wh
 import asyncio
 import re
 import socket
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -102,10 +101,10 @@ class SimulatedDevices:
             topology=self._topology,
         )
 
-    async def look(self, work: Sequence[Worktree]) -> Look:
+    async def look(self, work: Work) -> Look:
         """As busy as what is claimed of each; nothing is ever wrong."""
         used_mib: dict[str, int] = {}
-        for tree in work:
+        for tree in await work():
             for uuid, claim_mib in tree.claims_mib.items():
                 used_mib[uuid] = used_mib.get(uuid, 0) + claim_mib
         return Look([self._sample(device, used_mib.get(device.uuid)) for device in self._devices])

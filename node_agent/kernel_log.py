@@ -1,15 +1,16 @@
 """The driver's words in the kernel's log: Xids with their text, and a device that is gone without one.
 
-The log is `/dev/kmsg`, or a file that is written at its end. Only what is newer than the opening counts.
+The log is `/dev/kmsg`, or a file that is written at its end. Only what is newer than the opening counts. It is read in
+pieces, so that however much comes at once holds up nobody for long.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -22,12 +23,16 @@ LOOK_S: Final = 0.1
 """How often a file is looked at; the kernel's own device says when there is something."""
 OFF_THE_BUS: Final = 79
 _RECORD_BYTES: Final = 8192
-_LINE_LIMIT: Final = 1 << 16
+_PIECE_RECORDS: Final = 256
+_PIECE_BYTES: Final = 1 << 16
+LINE_BYTES: Final = 8192
+"""Of a longer line only its end counts."""
+_DRIVER: Final = "NVRM: "
 
 _XID: Final = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,5})(?:, pid='?(?P<pid>\d{1,10})?[^,]*)?(?P<rest>.*)"
 )
-_GONE: Final = re.compile(r"NVRM: .*fallen off the bus")
+_GONE: Final = "fallen off the bus"
 _BUS: Final = re.compile(r"\b(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b")
 _BUS_PARTS: Final = re.compile(r"(?:PCI:)?(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
 
@@ -52,9 +57,10 @@ def read_line(line: str) -> XidEvent | None:
     if match is not None:
         text = match["rest"].strip(" ,")
         return XidEvent(match["bus"], int(match["xid"]), int(match["pid"] or 0), text)
-    if _GONE.search(line) is None:
+    words = line.partition(_DRIVER)[2]
+    if _GONE not in words:
         return None
-    bus = _BUS.search(line.partition("NVRM:")[2])
+    bus = _BUS.search(words)
     return XidEvent(bus[1], OFF_THE_BUS, text="") if bus is not None else None
 
 
@@ -64,8 +70,8 @@ def record_text(record: bytes) -> str:
 
 
 class _Source(Protocol):
-    def read(self) -> list[str]:
-        """The lines that have come in since. Raises OSError."""
+    def read(self) -> list[str] | None:
+        """Lines that have come in since, some at a time; None = there are no more for now. Raises OSError."""
         ...
 
     def close(self) -> None:
@@ -80,18 +86,19 @@ class _Kmsg:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(self.descriptor, 0, os.SEEK_END)
 
-    def read(self) -> list[str]:
+    def read(self) -> list[str] | None:
         lines: list[str] = []
-        while True:
+        for _ in range(_PIECE_RECORDS):
             try:
                 record = os.read(self.descriptor, _RECORD_BYTES)
             except BlockingIOError:
-                return lines
+                return lines or None
             except OSError as error:
                 if error.errno != errno.EPIPE:  # some were overwritten before they were read
                     raise
                 continue
             lines.append(record_text(record))
+        return lines
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -106,27 +113,33 @@ class _File:
         os.lseek(self._descriptor, 0, os.SEEK_END)
         self._rest = b""
 
-    def read(self) -> list[str]:
-        lines = self._new_lines()
-        with contextlib.suppress(FileNotFoundError):
+    def read(self) -> list[str] | None:
+        part = os.read(self._descriptor, _PIECE_BYTES)
+        if not part and self._begins_anew():
+            self._rest = b""
+            part = os.read(self._descriptor, _PIECE_BYTES)
+        if not part:
+            return None
+        *lines, rest = (self._rest + part).split(b"\n")
+        self._rest = rest[-LINE_BYTES:]
+        ours = (line[-LINE_BYTES:] for line in lines if _DRIVER.encode() in line)
+        return [line.decode("utf-8", "replace") for line in ours]
+
+    def _begins_anew(self) -> bool:
+        """Whether the file was cut or replaced: what is there is read from its beginning."""
+        try:
             now, open_file = self._path.stat(), os.fstat(self._descriptor)
-            if now.st_ino != open_file.st_ino or now.st_dev != open_file.st_dev:
+            if (now.st_dev, now.st_ino) != (open_file.st_dev, open_file.st_ino):
                 replacement = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.close(self._descriptor)
-                self._descriptor, self._rest = replacement, b""
-                lines += self._new_lines()
-            elif os.lseek(self._descriptor, 0, os.SEEK_CUR) > open_file.st_size:
-                os.lseek(self._descriptor, 0, os.SEEK_SET)
-                self._rest = b""
-                lines += self._new_lines()
-        return lines
-
-    def _new_lines(self) -> list[str]:
-        while part := os.read(self._descriptor, _LINE_LIMIT):
-            self._rest += part
-        *lines, self._rest = self._rest.split(b"\n")
-        self._rest = self._rest[-_LINE_LIMIT:]
-        return [line.decode("utf-8", "replace") for line in lines]
+                self._descriptor = replacement
+                return True
+        except FileNotFoundError:
+            return False
+        cut = os.lseek(self._descriptor, 0, os.SEEK_CUR) > open_file.st_size
+        if cut:
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return cut
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -152,17 +165,18 @@ class KernelLog:
         """Whether anything can be heard there."""
         return self._source is not None
 
-    def read(self) -> list[XidEvent]:
-        """What has come in since the last call."""
-        if self._source is None:
-            return []
-        try:
-            lines = self._source.read()
-        except OSError as error:
-            logger.warning("the kernel's log cannot be read any more: %s", error)
-            self.close()
-            return []
-        return [event for event in map(read_line, lines) if event is not None]
+    def read(self) -> Iterator[list[XidEvent]]:
+        """What has come in since it was last read, in pieces that take a few milliseconds each."""
+        while self._source is not None:
+            try:
+                lines = self._source.read()
+            except OSError as error:
+                logger.warning("the kernel's log cannot be read any more: %s", error)
+                self.close()
+                return
+            if lines is None:
+                return
+            yield [event for event in map(read_line, lines) if event is not None]
 
     async def wait(self) -> None:
         """Return when there may be something to read; never where the log cannot be read."""

@@ -65,7 +65,7 @@ class DeviceWatch:
         """What there is and what is wrong, for a registration. Where the devices cannot be had: as they were."""
         try:
             self._survey = self._survey._replace(inventory=await self._devices.inventory())
-            self._survey = self._survey._replace(look=await self._devices.look(await self._work()))
+            self._survey = self._survey._replace(look=await self._devices.look(self._work))
         except Exception:
             logger.exception("the devices cannot be looked at")
         return self._survey
@@ -95,7 +95,7 @@ class DeviceWatch:
 
     async def _look(self) -> None:
         before = self._registrations
-        look = await self._devices.look(await self._work())
+        look = await self._devices.look(self._work)
         if before == self._registrations:
             if look.changed:
                 self.changed.set()

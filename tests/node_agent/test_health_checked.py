@@ -1,8 +1,9 @@
 """Real devices, judged: readings set by hand, a kernel's log that is a file, a program that resets or does not."""
 
 import asyncio
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ class Raw:
         return Look(samples, list(self.faults), degraded=self.trouble)
 
     async def next_xid(self) -> XidEvent:
-        return await self.xids.get()
+        event = await self.xids.get()
+        self.xids.task_done()
+        return event
 
     async def close(self) -> None:
         self.open = False
@@ -80,6 +83,7 @@ class World:
         self.program = folder / "nvidia-smi"
         self.calls = folder / "calls"
         self.work: list[Worktree] = []
+        self.works = 0  # how often it was asked what runs
 
     def program_says(self, *lines: str) -> None:
         self.program.write_text("\n".join(["#!/bin/sh", f'echo "$@" >> {self.calls}', *lines]))
@@ -99,6 +103,7 @@ class World:
             file.write(f"NVRM: {line}\n")
 
     async def what_runs(self) -> list[Worktree]:
+        self.works += 1
         return self.work
 
     async def fault(self, devices: CheckedDevices) -> DeviceFault:
@@ -107,7 +112,7 @@ class World:
 
     async def look(self, devices: CheckedDevices) -> Look:
         async with asyncio.timeout(DEADLINE_S):
-            return await devices.look(self.work)
+            return await devices.look(self.what_runs)
 
 
 @pytest.fixture
@@ -238,6 +243,67 @@ async def test_a_device_that_is_not_known_is_nobody_s(world: World) -> None:
     await devices.close()
 
 
+@pytest.mark.parametrize("log", ["kernel.log", "none"])
+async def test_a_storm_of_equal_errors_without_a_pid_costs_few_looks_at_proc(world: World, log: str) -> None:
+    devices = world.devices(kernel_log=world.folder / log)
+    await devices.inventory()
+    tree = runs(5, {NOBODY + 1}, "GPU-a")
+    world.work = [tree]
+    faults: list[DeviceFault] = []
+
+    async def hear() -> None:
+        while True:
+            faults.append(await devices.next_fault(world.what_runs))
+
+    hearing = asyncio.create_task(hear())
+    await asyncio.sleep(0)
+    for _ in range(2_000):
+        world.raw.xids.put_nowait(XidEvent(BUSES[0], 13))
+        world.says("Xid (PCI:0000:44:00): 13, Graphics Exception")
+    async with asyncio.timeout(DEADLINE_S):
+        await world.raw.xids.join()
+        await devices.settle(tree)
+    assert [(fault.job, fault.xid) for fault in faults] == [(5, 13)]
+    assert world.works <= 3
+    hearing.cancel()
+    await devices.close()
+
+
+async def test_errors_of_many_processes_heard_at_once_have_one_look_at_proc(world: World) -> None:
+    devices = world.devices()
+    await devices.inventory()
+    world.work = [runs(5, set(range(NOBODY, NOBODY + 50)), "GPU-a"), runs(6, {NOBODY + 50}, "GPU-a")]
+    asked = asyncio.create_task(world.fault(devices))
+    await asyncio.sleep(0)
+    for pid in range(NOBODY, NOBODY + 51):
+        world.says(f"Xid (PCI:0000:44:00): 31, pid={pid}, MMU Fault")
+    assert [(await asked).job, (await world.fault(devices)).job] == [5, 6]
+    assert world.works <= 2
+    await devices.close()
+
+
+async def test_an_end_does_not_wait_for_errors_told_after_it(world: World) -> None:
+    devices = world.devices()
+    await devices.inventory()
+    tree = runs(5, {NOBODY + 1}, "GPU-a")
+    settling: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+    unheard_of = itertools.count(3_000)
+
+    async def hear() -> None:
+        for number in unheard_of:  # each error has another one told while it is dealt with
+            world.raw.xids.put_nowait(XidEvent(BUSES[0], number))
+            await devices.next_fault(world.what_runs)
+            if number == 3_000:
+                settling.put_nowait(asyncio.create_task(devices.settle(tree)))
+
+    hearing = asyncio.create_task(hear())
+    async with asyncio.timeout(DEADLINE_S):
+        await (await settling.get())
+    assert next(unheard_of) < 3_030
+    hearing.cancel()
+    await devices.close()
+
+
 # -- settling ---------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +352,63 @@ async def test_foreign_memory_is_what_others_hold(world: World) -> None:
     assert (await world.look(devices)).foreign == [ForeignUse(0, "GPU-a", 6_144)]
     look = await world.look(devices)
     assert (look.foreign, look.samples[0].foreign_mib) == ([], 0)
+    await devices.close()
+
+
+async def test_own_processes_that_come_and_go_are_not_foreign(world: World) -> None:
+    """A job that runs one short program after the other: NVML lists one that began after the look at /proc."""
+    devices = world.devices()
+    await devices.inventory()
+    foreign = []
+    for pid in range(NOBODY, NOBODY + 4):
+        world.work = [runs(5, {pid}, "GPU-a")]
+        world.raw.shown[0] = {"processes": [ProcessReading(pid + 1, 512)]}
+        look = await world.look(devices)
+        foreign.append((list(look.foreign), look.samples[0].foreign_mib))
+    assert foreign == [([], 0)] * 4
+    await devices.close()
+
+
+async def test_a_process_that_began_after_the_look_at_proc_is_found_by_a_second_one(world: World) -> None:
+    devices = world.devices()
+    await devices.inventory()
+    looks = iter([[runs(5, {10}, "GPU-a")], [runs(5, {10, os.getpid()}, "GPU-a")]])
+
+    async def what_runs() -> list[Worktree]:
+        return next(looks)
+
+    world.raw.shown[0] = {"processes": [ProcessReading(10, 4_000), ProcessReading(os.getpid(), 512)]}
+    look = await devices.look(what_runs)
+    assert (look.foreign, look.samples[0].foreign_mib) == ([], 0)
+    await devices.close()
+
+
+async def test_what_nobody_runs_any_more_is_foreign_once_two_looks_have_it(world: World) -> None:
+    devices = world.devices()
+    await devices.inventory()
+    world.raw.shown[0] = {"processes": [ProcessReading(NOBODY, 900)]}
+    held_mib = [(await world.look(devices)).samples[0].foreign_mib for _ in range(3)]
+    assert held_mib == [0, 900, 900]
+    await devices.close()
+
+
+@pytest.fixture
+def zombie() -> Iterator[int]:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    yield child
+    os.waitpid(child, 0)
+
+
+async def test_a_zombie_of_a_job_is_not_foreign(world: World, zombie: int) -> None:
+    devices = world.devices()
+    await devices.inventory()
+    world.work = [runs(5, {10}, "GPU-a")]
+    world.raw.shown[0] = {"processes": [ProcessReading(zombie, 512)]}
+    look = await world.look(devices)
+    assert (look.foreign, look.samples[0].foreign_mib) == ([], 0)
+    world.says(f"Xid (PCI:0000:44:00): 31, pid={zombie}, MMU Fault")
+    assert (await world.fault(devices)).job == 5
     await devices.close()
 
 

@@ -43,10 +43,12 @@ def test_what_cannot_be_simulated_is_named(text: str, words: str) -> None:
 
 
 async def test_simulated_samples_follow_the_claims() -> None:
-    work = [
-        Worktree(5, 1, {"GPU-sim-node-1-1": 3_000}, frozenset()),
-        Worktree(6, 1, {"GPU-sim-node-1-1": 5_000}, frozenset()),
-    ]
+    async def work() -> list[Worktree]:
+        return [
+            Worktree(5, 1, {"GPU-sim-node-1-1": 3_000}, frozenset()),
+            Worktree(6, 1, {"GPU-sim-node-1-1": 5_000}, frozenset()),
+        ]
+
     samples = (await simulated("1x2xT4", Site())["node-1"].look(work)).samples
     assert [sample.memory_total_mib for sample in samples] == [16_384, 16_384]
     assert [(sample.index, sample.memory_used_mib, sample.healthy) for sample in samples] == [

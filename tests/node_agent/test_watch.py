@@ -1,7 +1,6 @@
 """What the log is told of devices: an agent whose devices do as a test says."""
 
 import asyncio
-from collections.abc import Sequence
 
 from agent_world import DEADLINE_S, FakeLink, NewNode, start
 
@@ -38,7 +37,7 @@ class Devices:
         self.look_is = Look([])
         self.broken: Exception | None = None
         self.faults: asyncio.Queue[DeviceFault] = asyncio.Queue()
-        self.work: Sequence[Worktree] = ()
+        self.work: list[Worktree] = []
         self.looked = asyncio.Queue[None]()
         self.settling: asyncio.Queue[Worktree] = asyncio.Queue()
         self.may_settle = asyncio.Event()
@@ -50,8 +49,8 @@ class Devices:
         devices = [Device(i, UUIDS[n], "A100-80GB", 81_154, 81_920) for i, n in enumerate(self.order)]
         return Inventory(devices, 128, 1 << 20, "127.0.0.1")
 
-    async def look(self, work: Sequence[Worktree]) -> Look:
-        self.work = work
+    async def look(self, work: Work) -> Look:
+        self.work = list(await work())
         self.looked.put_nowait(None)
         if self.broken is not None:
             raise self.broken
