@@ -318,17 +318,20 @@ class Agent:
                 continue
             match command:
                 case StartWorker():
-                    self._start(command, entry.sequence, unwritten)
+                    await self._start(command, entry.sequence, unwritten)
                 case StopWorker():
                     self._stop(command)
                 case _:
                     logger.error("entry %d is not a command", entry.sequence)
 
-    def _start(self, command: StartWorker, sequence: int, unwritten: str) -> None:
+    async def _start(self, command: StartWorker, sequence: int, unwritten: str) -> None:
         refusal = unwritten or self._no_start(command)
         if not refusal:
             try:
-                self._workers.start(command, sequence, self._inventory, self._lease)
+                plan = await self._workers.plan(command, self._inventory)
+                refusal = self._no_start(command)  # it may have taken a while
+                if not refusal:
+                    self._workers.start(command, plan, sequence, self._inventory, self._lease)
             except RefusalError as error:
                 refusal = str(error)
         if refusal:

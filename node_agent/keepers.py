@@ -79,7 +79,7 @@ class Keepers:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             root = str(Path(muster.__file__).parent.parent)
             arguments = ["-I", "-S", "-E", "-X", "utf8", "-c", _BOOTSTRAP, root, str(theirs.fileno()), self.mark]
-            with theirs, self._log_path.open("ab") as complaints:
+            with theirs, os.fdopen(self._open_log(), "ab") as complaints:
                 self._process = subprocess.Popen(
                     [sys.executable, *arguments],
                     stdin=subprocess.DEVNULL,
@@ -92,6 +92,11 @@ class Keepers:
             self._socket = ours
             asyncio.get_running_loop().add_reader(ours.fileno(), self._read)
         return self._socket
+
+    def _open_log(self) -> int:
+        descriptor = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.fchmod(descriptor, 0o600)  # earlier ones were open to all
+        return descriptor
 
     def _read(self) -> None:
         if self._socket is None:

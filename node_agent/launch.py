@@ -5,6 +5,7 @@ job's framework reads, the job's `env` (which wins over those), and last what Mu
 devices are visible.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,6 +22,12 @@ DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 SHELL: Final = "/bin/sh"
 MARKER: Final = "MUSTER_WORKER"
 """Holds the ticket's random token: every process that inherits it belongs to that worker."""
+_STAND_IN_DIGITS: Final = 16
+
+
+def stand_in(token: str) -> str:
+    """For the token in names that everybody can read: who learns it cannot pass off processes as the worker's."""
+    return hashlib.sha256(token.encode()).hexdigest()[:_STAND_IN_DIGITS]
 
 
 class Launch(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from muster.events.binding import VisibleDevices, worker_name
 from muster.events.types import Inventory, StartWorker
 from muster.node_agent.accounts import Account, person_for, unreachable
 from muster.node_agent.cgroups import limits_of
-from muster.node_agent.launch import MARKER, Launch, launch
+from muster.node_agent.launch import MARKER, Launch, launch, stand_in
 from muster.node_agent.lease import Lease
 from muster.node_agent.refusal import RefusalError
 from muster.node_agent.runtime import Engine, Limits, Program, container, in_container, own_ulimits, plain
@@ -44,20 +44,29 @@ class Prepared(NamedTuple):
     owner: Account | None
 
 
-def prepared(
-    command: StartWorker,
-    folder: WorkerFolder,
-    inventory: Inventory,
-    lease: Lease,
-    claims: dict[str, int],
-    settings: LaunchSettings,
-) -> Prepared:
-    """What the worker needs. Makes nothing. Raises RefusalError."""
+class Planned(NamedTuple):
+    """What will be executed, and with which programs of ours and marker."""
+
+    program: Program
+    programs: tuple[str, ...]
+    token: str
+
+
+def planned(command: StartWorker, folder: WorkerFolder, inventory: Inventory, settings: LaunchSettings) -> Planned:
+    """What the worker will be. Makes nothing. Accounts are looked up and folders looked at, which may hang: for a
+    thread. Raises RefusalError."""
     plan = _plan(command, folder, inventory, settings)
     program = _program(command, plan, folder, inventory, settings)
     _check_way(command, program, folder)
-    ticket = _ticket(command, program, plan.env[MARKER], lease, claims, settings)
-    return Prepared(ticket, plan.programs, program.variables, program.owner)
+    return Planned(program, plan.programs, plan.env[MARKER])
+
+
+def prepared(
+    command: StartWorker, plan: Planned, lease: Lease, claims: dict[str, int], settings: LaunchSettings
+) -> Prepared:
+    """All that the planned worker needs now."""
+    ticket = _ticket(command, plan.program, plan.token, lease, claims, settings)
+    return Prepared(ticket, plan.programs, plan.program.variables, plan.program.owner)
 
 
 def _plan(command: StartWorker, folder: WorkerFolder, inventory: Inventory, settings: LaunchSettings) -> Launch:
@@ -112,7 +121,7 @@ def _ticket(
         env=program.env,
         cwd=program.cwd,
         token=token,
-        cgroup=f"{settings.cgroup}/{worker_name(command)}-{token}" if settings.cgroup else "",
+        cgroup=f"{settings.cgroup}/{worker_name(command)}-{stand_in(token)}" if settings.cgroup else "",
         lease_path=str(lease.path) if leased else "",
         lease_deadline_ns=lease.deadline_ns if leased else 0,
         claims_mib=claims,

@@ -17,7 +17,7 @@ import msgspec
 from muster.events.binding import VARIABLE_LINE_BYTES, worker_name
 from muster.events.types import StartWorker
 from muster.node_agent.accounts import Account, Person
-from muster.node_agent.launch import MARKER, PASSED_ON, Launch
+from muster.node_agent.launch import MARKER, PASSED_ON, Launch, stand_in
 from muster.node_agent.refusal import RefusalError
 
 ContainerRuntime = Literal["auto", "docker", "podman", "none"]
@@ -117,7 +117,7 @@ def container(
     if command.image.startswith("-"):
         raise RefusalError(f"{command.image!r} is no image's name")
     token = plan.env[MARKER]
-    name = f"muster-{worker_name(command)}-{token}"
+    name = f"muster-{worker_name(command)}-{stand_in(token)}"
     argv = [
         *(engine.path, "run", "--rm", "--name", name),
         *("--pull", "missing", "--log-driver", "none"),

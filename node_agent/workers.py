@@ -20,7 +20,8 @@ from muster.node_agent import tree
 from muster.node_agent.booking import claims_mib
 from muster.node_agent.keepers import KEEPER_CODE, Keepers, keeper_gone
 from muster.node_agent.lease import Lease
-from muster.node_agent.prepare import LaunchSettings, prepared
+from muster.node_agent.lookups import Lookups
+from muster.node_agent.prepare import LaunchSettings, Planned, planned, prepared
 from muster.node_agent.refusal import RefusalError
 from muster.node_agent.worker import Key, Reports, Worker
 from muster.node_agent.worker_folder import StopOrder, WorkerFolder, lost
@@ -55,6 +56,7 @@ class Workers:
         self._reports = reports
         self._settings = settings
         self._settle = settle
+        self._lookups = Lookups()
         self._workers: dict[Key, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -128,14 +130,24 @@ class Workers:
         adopted = {worker.keeper_pid for worker in self.running() if worker.keeper_pid}
         return keepers.difference(tree.with_descendants(adopted, tree.processes()))
 
-    def start(self, command: StartWorker, sequence: int, inventory: Inventory, lease: Lease) -> None:
-        """Begin a worker. Raises RefusalError, having done nothing."""
+    async def plan(self, command: StartWorker, inventory: Inventory) -> Planned:
+        """What a worker will be; in some seconds, whoever does not answer. Raises RefusalError."""
+        folder = self.folder_of(Key(command.job, command.attempt, command.rank))
+        try:
+            return await self._lookups.ask(lambda: planned(command, folder, inventory, self._settings))
+        except TimeoutError:
+            raise RefusalError("the node's accounts, or its folders, do not answer") from None
+        except OSError as error:
+            raise RefusalError(f"it cannot be prepared: {error}") from error
+
+    def start(self, command: StartWorker, plan: Planned, sequence: int, inventory: Inventory, lease: Lease) -> None:
+        """Begin a planned worker. Raises RefusalError, having done nothing."""
         key = Key(command.job, command.attempt, command.rank)
         if key in self._workers:
             raise RefusalError("this worker is on the node already")
         claims = claims_mib(command, inventory, [worker.ticket for worker in self.running()])
         folder = self.folder_of(key)
-        made = prepared(command, folder, inventory, lease, claims, self._settings)
+        made = prepared(command, plan, lease, claims, self._settings)
         try:
             if folder.path.exists():
                 folder.remove()

@@ -42,7 +42,7 @@ def test_docker_gets_devices_by_uuid_and_limits() -> None:
     made = program(DOCKER, indices=[3, 1], cpus=16, memory_mib=2048, workdir="/home/ada/code")
 
     assert made.argv == [
-        *("/usr/bin/docker", "run", "--rm", "--name", "muster-5.1.0-c0ffee"),
+        *("/usr/bin/docker", "run", "--rm", "--name", "muster-5.1.0-fb0288872031fc48"),
         *("--pull", "missing", "--log-driver", "none"),
         *("--network", "host", "--security-opt", "no-new-privileges"),
         *(
@@ -65,7 +65,7 @@ def test_docker_gets_devices_by_uuid_and_limits() -> None:
         *("--gpus", '"device=GPU-sim-node-1-1,GPU-sim-node-1-3"'),
         *("pytorch:2", "python", "train.py"),
     ]
-    assert made.cleanup == ["/usr/bin/docker", "rm", "--force", "muster-5.1.0-c0ffee"]
+    assert made.cleanup == ["/usr/bin/docker", "rm", "--force", "muster-5.1.0-fb0288872031fc48"]
     assert made.account is None
 
 
@@ -81,7 +81,7 @@ def test_podman_gets_devices_by_their_cdi_names_and_an_account() -> None:
     )
 
     assert made.argv == [
-        *("/usr/bin/podman", "run", "--rm", "--name", "muster-5.1.0-c0ffee"),
+        *("/usr/bin/podman", "run", "--rm", "--name", "muster-5.1.0-fb0288872031fc48"),
         *("--pull", "missing", "--log-driver", "none"),
         *("--network", "host", "--security-opt", "no-new-privileges", "--http-proxy=false"),
         *("--ulimit", "memlock=65536:1048576", "--shm-size", "64g", "--pids-limit", "512"),
@@ -93,7 +93,7 @@ def test_podman_gets_devices_by_their_cdi_names_and_an_account() -> None:
         *("--device", "nvidia.com/gpu=GPU-sim-node-1-0", "--device", "nvidia.com/gpu=GPU-sim-node-1-2"),
         *("pytorch:2", "/bin/sh", "-c", "python train.py | tee log"),
     ]
-    assert made.cleanup == ["/usr/bin/podman", "rm", "--force", "--ignore", "muster-5.1.0-c0ffee"]
+    assert made.cleanup == ["/usr/bin/podman", "rm", "--force", "--ignore", "muster-5.1.0-fb0288872031fc48"]
 
 
 def test_no_variable_of_the_job_is_the_clients_and_none_stands_in_the_command_line() -> None:

@@ -112,6 +112,16 @@ async def test_a_ticket_is_either_claimed_or_revoked(tmp_path: Path) -> None:
     assert (tmp_path / "keepers.log").read_text() == ""
 
 
+async def test_complaints_of_keepers_are_for_the_agent_alone(tmp_path: Path) -> None:
+    log = tmp_path / "keepers.log"
+    for _ in range(2):
+        keepers = Keepers(log)
+        keepers.warm()
+        keepers.close()
+        assert log.stat().st_mode & 0o777 == 0o600
+        log.chmod(0o644)
+
+
 async def test_a_ticket_that_no_keeper_claimed_never_runs(new_node: NewNode, link: FakeLink, tmp_path: Path) -> None:
     folder = WorkerFolder(tmp_path / "data" / "workers" / "5.1.0")
     folder.path.parent.mkdir(parents=True)
