@@ -11,6 +11,7 @@ from muster.api import (
     cli_nodes,
     cli_queues,
     cli_serve,
+    cli_simulate,
     cli_site,
     cli_submit,
     cli_top,
@@ -48,5 +49,6 @@ for _command in (
     cli_cluster.state,
     cli_cluster.audit,
     cli_cluster.at,
+    cli_simulate.simulate,
 ):
     main.add_command(_command)

@@ -12,9 +12,11 @@ from typing import Final, Literal
 
 from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_limit
 from muster.core.cluster import Cluster
+from muster.core.floating import FloatingShadow
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
 from muster.core.order import duration_s, faded
+from muster.core.placement import place
 from muster.core.plan import NOWHERE, Draft, Plan, place_with_ports
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, plus
@@ -51,8 +53,10 @@ class Allocator:
         self._turns: Final = Turns(draft, self.lines)
         self._misfits: Final[set[int]] = set()  # shapes that have no place
         self._spared_misfits: Final[set[int]] = set()  # nor one that leaves the head's reservation alone
-        self.shadow: Shadow | None = None
-        self._asker: Asker | None = None  # whose shadow it is
+        self._kind: Final = FloatingShadow if self._policy.backfill.keep == "time" else Shadow
+        self.reservation: Shadow | None = None  # as far as it was needed
+        self._asker: Asker | None = None  # whose it is
+        self._is_awaited = False  # whether it is still to be made
         self.holds: Final[dict[str, Hold]] = {}
         self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
         self._strict_is_ripe = False  # whether such a head comes before all shares
@@ -82,8 +86,17 @@ class Allocator:
 
     def close(self) -> None:
         """Show the room as it is."""
-        if self.shadow is not None:
-            self.shadow.spare(wanted=False)
+        if self.reservation is not None:
+            self.reservation.spare(wanted=False)
+
+    @property
+    def shadow(self) -> Shadow | None:
+        """The reservation of the first head that waits for room. It is made when somebody asks for it: until a job
+        behind the head is known to fit at all, nobody need."""
+        if self._is_awaited and self._asker is not None:
+            self._is_awaited = False
+            self.reservation = cast_shadow(self._draft, self._asker, self._kind)
+        return self.reservation
 
     def run(self) -> None:
         """Work through the lines until all are done or the append is full."""
@@ -162,17 +175,17 @@ class Allocator:
     def _is_like_a_misfit(self, job_id: int) -> bool:
         """Whether another job of this one's shape was found to have no place: the one look at most of a long line."""
         cluster = self._cluster
-        shape = cluster.shape_of.get(job_id)
-        if shape is None or job_id in cluster.excluding:
-            return False
+        shape = cluster.shape_of.get(job_id, -1)
         if shape in self._misfits:
-            return True
-        if shape not in self._spared_misfits or self.shadow is None:
+            return job_id not in cluster.excluding
+        if shape not in self._spared_misfits or self.reservation is None or job_id in cluster.excluding:
             return False
-        return not ends_in_time(self._draft, cluster.state.jobs[job_id], self.shadow.at)
+        return not ends_in_time(self._draft, cluster.state.jobs[job_id], self.reservation.at)
 
     def _try_start(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         draft, job = self._draft, asker.job
+        if self._is_awaited and not self._has_room(asker, shape):
+            return "passed"
         lasting = self._lasting(asker)
         if lasting is None:
             return "passed"
@@ -185,12 +198,16 @@ class Allocator:
         placed = place_with_ports(draft.room, asker.demand, asker.excluded, job.id)
         if placed is None:
             if not asker.excluded:
-                misfits.add(shape)
+                (self._misfits if shadow is not None and shadow.floats else misfits).add(shape)
             return "passed"
         found, endpoints = placed
         claims = [(share, asker.demand) for share in found.shares]
         exact = draft.vector(claims)
         if not draft.ledger.admits(asker.claimant, exact):
+            return "passed"
+        if lasting and shadow is not None and not shadow.leaves_room(found.shares, asker.demand):
+            if not asker.excluded:
+                misfits.add(shape)
             return "passed"
         past = line.blocked_by or (shadow.job if shadow is not None else 0)
         why = f"{found.why}{BACKFILLED}{past}" if past else found.why
@@ -198,11 +215,21 @@ class Allocator:
             return "full"
         if lasting and shadow is not None:
             shadow.note_started(asker.claimant, claims, exact)
+        if shadow is not None and shadow.floats:
+            self._spared_misfits.clear()  # the rule of placement may put them elsewhere now
         for queue in asker.claimant.queue.upwards():
             hold = self.holds.get(queue.path)
             if hold is not None and not ends_in_time(draft, job, hold.at):
                 hold.note(asker.claimant, exact)
         return "taken"
+
+    def _has_room(self, asker: Asker, shape: int) -> bool:
+        """Whether a job would fit if nothing were reserved."""
+        if asker.excluded:
+            return True
+        if shape not in self._misfits and place(self._draft.room, asker.demand) is None:
+            self._misfits.add(shape)
+        return shape not in self._misfits
 
     def _lasting(self, asker: Asker) -> bool | None:
         """Whether a job may still run when a reservation begins, so that it must leave it alone; None where it would
@@ -248,13 +275,13 @@ class Allocator:
                 self.holds[queue.path] = hold_limit(draft, asker, queue)
         elif self.shadow is None:
             self._asker = asker
-            self.shadow = cast_shadow(draft, asker)
+            self._is_awaited = True
         return "passed"
 
     def _renew_shadow(self) -> None:
         """Room was reserved where the head was to start, perhaps: look again where that is."""
-        if self.shadow is not None and self._asker is not None:
-            self.shadow = cast_shadow(self._draft, self._asker)
+        if self.reservation is not None:
+            self._is_awaited = True
             self._spared_misfits.clear()
 
     def beyond_share(self, asker: Asker) -> bool:

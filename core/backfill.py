@@ -20,7 +20,8 @@ from muster.core.schedule import SECOND_NS, End
 from muster.core.state import Job
 
 if TYPE_CHECKING:
-    from muster.core.node_room import NodeRoom
+    from muster.core.node_room import NodeRoom, Share
+    from muster.core.resources import Demand
 
 
 class Hold:
@@ -93,15 +94,22 @@ class Shadow(Hold):
     """The reservation of the first job that waits for room. The draft's room is shown in one of two views: all of it,
     or what leaves the reservation alone."""
 
-    def __init__(self, draft: Draft, asker: Asker, at: int, found: Allotment) -> None:
+    floats = False  # whether it keeps a time and no place
+
+    def __init__(self, draft: Draft, asker: Asker, at: int, found: Allotment, _gone: list[Job]) -> None:
         super().__init__(draft, asker, at)
         self._draft: Final = draft
         self._later: Final[dict[str, NodeRoom]] = {}
         self._now: Final[dict[str, NodeRoom]] = {}  # while the reservation is left alone: the nodes as they are
+        self._keep(found, asker.demand)
+
+    def _keep(self, found: Allotment, demand: "Demand") -> None:
+        """Keep this place of the draft's room, which is as it will be then."""
+        self._later.clear()
         for share in found.shares:
-            room = draft.room.rooms[share.node]
+            room = self._draft.room.rooms[share.node]
             self._later[share.node] = room.lesser(room)
-            self._later[share.node].claim(share, asker.demand)
+            self._later[share.node].claim(share, demand)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -120,6 +128,10 @@ class Shadow(Hold):
                 room.put_room(name, now)
             self._now.clear()
 
+    def leaves_room(self, _shares: "list[Share]", _demand: "Demand") -> bool:
+        """Whether a job that lasts longer may start here, in the view that leaves the reservation alone."""
+        return True
+
     def note_started(self, who: Claimant, claims: list[Claim], claim: Vector) -> None:
         """A job that may still run at that time was started, in the view that leaves the reservation alone."""
         self.note(who, claim)
@@ -129,7 +141,7 @@ class Shadow(Hold):
                 self._later[share.node].claim(share, demand)
 
 
-def cast_shadow(draft: Draft, asker: Asker) -> Shadow | None:
+def cast_shadow(draft: Draft, asker: Asker, kind: type[Shadow] = Shadow) -> Shadow | None:
     """The reservation of a job that waits for room; None where no end of what runs gives it room."""
     if place(draft.cluster.healthy, asker.demand, asker.excluded) is None:
         return None
@@ -143,12 +155,12 @@ def cast_shadow(draft: Draft, asker: Asker) -> Shadow | None:
 
     releaser = Releaser(draft, candidates(), lambda _: True)
     try:
-        found = first_fit(draft, releaser, asker)
+        found = first_fit(draft, releaser, asker, releaser.foresee(asker))
         if found is None:
             return None
         last = releaser.sequence[releaser.gone - 1].id if releaser.gone else 0
         at = max(draft.plan.now_at, ends.get(last, 0))
-        return Shadow(draft, asker, at, found)
+        return kind(draft, asker, at, found, releaser.sequence[: releaser.gone])
     finally:
         releaser.close()
 

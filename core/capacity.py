@@ -130,6 +130,28 @@ class Capacity:
         else:
             room.unclaim(share, demand)
 
+    def take_all(self, claims: Iterable[tuple[Share, Demand]]) -> None:
+        """As `take`, each node's shares at once."""
+        for name, of_node in _by_node(claims).items():
+            room = self.rooms[name]
+            if room.available:
+                self._unshelve(name)
+            for share, demand in of_node:
+                room.claim(share, demand)
+            if room.available:
+                self._shelve(name, room)
+
+    def give_all(self, claims: Iterable[tuple[Share, Demand]]) -> None:
+        """The exact inverse of `take_all`."""
+        for name, of_node in _by_node(claims).items():
+            room = self.rooms[name]
+            if room.available:
+                self._unshelve(name)
+            for share, demand in of_node:
+                room.unclaim(share, demand)
+            if room.available:
+                self._shelve(name, room)
+
     def refill(
         self, name: str, claims: list[tuple[Share, Demand]], later: list[tuple[Share, Demand]] | None = None
     ) -> None:
@@ -210,3 +232,10 @@ class Capacity:
             held = self.ports.get(endpoint.address)
             if held is not None:
                 held.discard(endpoint.port)
+
+
+def _by_node(claims: Iterable[tuple[Share, Demand]]) -> dict[str, list[tuple[Share, Demand]]]:
+    found: dict[str, list[tuple[Share, Demand]]] = {}
+    for claim in claims:
+        found.setdefault(claim[0].node, []).append(claim)
+    return found

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from muster.core.allocate import in_order
-from muster.core.backfill import Hold, ends_in_time
+from muster.core.backfill import Hold, Shadow, ends_in_time
 from muster.core.cluster import Cluster
 from muster.core.estimates import expected_s
 from muster.core.explain_turn import Turn
@@ -105,14 +105,13 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
     shadow = allocator.shadow
     if shadow is None or ends_in_time(turn.draft, turn.job, shadow.at):
         return
-    place = listed(sorted(shadow.nodes))
     if shadow.bars(asker.claimant, asker.least):
         what = "would take what the queues and lanes leave for it"
     elif turn.found is not None and turn.spared is None:
-        what = "would take its place there"
+        what = "would leave it none" if shadow.floats else "would take its place there"
     else:
         return
-    kept = since(f"its place on {place}", shadow.at, turn.now_at)
+    kept = since(_place(shadow), shadow.at, turn.now_at)
     head = f"behind job {shadow.job}, whose start it would put off: {kept}, and this one {what}"
     yield _by(shadow.job, f"{head}{_runs(turn, shadow.at)}", shadow.at)
 
@@ -125,11 +124,16 @@ def kept_for(turn: Turn) -> tuple[int, str] | None:
     """From when on backfill keeps something for the job, and what, in words; None where it does not."""
     shadow = turn.allocator.shadow
     if shadow is not None and shadow.job == turn.job.id:
-        return shadow.at, f"its place on {listed(sorted(shadow.nodes))}"
+        return shadow.at, _place(shadow)
     for path, hold in turn.allocator.holds.items():
         if hold.job == turn.job.id:
             return hold.at, f"its part of what queue {path} may hold"
     return None
+
+
+def _place(shadow: Shadow) -> str:
+    nodes = listed(sorted(shadow.nodes))
+    return f"a place, on {nodes} or elsewhere," if shadow.floats else f"its place on {nodes}"
 
 
 def since(what: str, at: int, now_at: int) -> str:

@@ -66,6 +66,8 @@ class Turn:
         shadow = self.allocator.shadow
         if shadow is None or self.found is None or ends_in_time(self.draft, self.job, shadow.at):
             return self.found
+        if shadow.floats:
+            return self.found if shadow.leaves_room(self.found.shares, self.asker.demand) else None
         shadow.spare(wanted=True)
         try:
             return self._place()

@@ -30,6 +30,7 @@ class Holdings:
         self._stale: Final[set[str]] = set()  # nodes whose room must be computed anew before it is looked at
         self.hardware: Final = Capacity()  # the nodes as if nothing ran: what could ever be placed
         self.healthy: Final = Capacity()  # those that take new work, likewise
+        self._claims: Final[dict[int, list[Claim]]] = {}  # of jobs whose claims were asked for
         self.workers_on: Final[dict[str, dict[tuple[int, int], Worker]]] = {}
         self.reserved_on: Final[dict[str, dict[int, Claim]]] = {}  # node → job → what is reserved for it there
         self.leaving: Final[set[int]] = set()  # jobs whose workers are being stopped
@@ -104,6 +105,23 @@ class Holdings:
         cpus, memory_mib = demand.host_share(len(worker.devices), len(job.attempt.workers))
         return Share(worker.node, tuple(worker.devices), cpus, memory_mib)
 
+    def claims_by(self, job: Job) -> list[Claim]:
+        """What the workers of a live attempt claim."""
+        claims = self._claims.get(job.id)
+        if claims is None:
+            assert job.attempt is not None
+            demand = self.demand(job)
+            claims = self._claims[job.id] = [
+                (self.share_of(job, worker), demand) for worker in job.attempt.workers if worker.phase != "gone"
+            ]
+        return claims
+
+    def charged_to(self, job: Job) -> Vector:
+        """The same in the ledger's terms, as the ledger at hand has it."""
+        assert job.attempt is not None
+        charges = [self._charges[job.id, worker.rank][1] for worker in job.attempt.workers if worker.phase != "gone"]
+        return charges[0] if len(charges) == 1 else reduce(plus, charges, NOTHING)
+
     def occupied(self, job: Job, worker: Worker) -> int:
         """The thousandths of devices that a worker's claim counts."""
         node = self.state.nodes.get(worker.node)
@@ -130,6 +148,7 @@ class Holdings:
         if on_node is None:
             on_node = self.workers_on[worker.node] = {}
         on_node[job_id, worker.rank] = worker
+        self._claims.pop(job_id, None)
         self._stale.add(worker.node)
         self._charge(self.state.jobs[job_id], worker)
 
@@ -152,6 +171,7 @@ class Holdings:
     def release(self, job_id: int, worker: Worker) -> None:
         """Free what a worker held, once its tree is gone."""
         self.workers_on[worker.node].pop((job_id, worker.rank), None)
+        self._claims.pop(job_id, None)
         self._stale.add(worker.node)
         self._discharge(job_id, worker)
 
@@ -252,7 +272,9 @@ class Holdings:
         jobs = self.state.jobs
         for (job_id, _), worker in self.workers_on[name].items():
             if leaving or job_id not in self.leaving:
-                yield self.share_of(jobs[job_id], worker), self.demand(jobs[job_id])
+                job = jobs[job_id]
+                alone = job.attempt is not None and len(job.attempt.workers) == 1
+                yield self.claims_by(job)[0] if alone else (self.share_of(job, worker), self.demand(job))
 
     def room_now(self, name: str) -> NodeRoom:
         """A node with what is claimed of it now, whatever is reserved."""
@@ -265,7 +287,8 @@ class Holdings:
 
     def _index_inventory(self, node: Node) -> None:
         """Take in what a node has."""
-        self.workers_on.setdefault(node.name, {})
+        for job_id, _ in self.workers_on.setdefault(node.name, {}):
+            self._claims.pop(job_id, None)  # its devices may have other numbers now
         if node.name not in self._capacity.rooms or self._capacity.rooms[node.name].inventory != node.inventory:
             self._ledger = None  # its workers' claims may be others now
         ailments = ailments_of(node)

@@ -90,11 +90,13 @@ class Draft:
         """What the workers of a live attempt claim, or what the pass gives to a job."""
         if job.id in self.started:
             return self.started[job.id]
-        assert job.attempt is not None
-        demand = self.cluster.demand(job)
-        return [
-            (self.cluster.share_of(job, worker), demand) for worker in job.attempt.workers if worker.phase != "gone"
-        ]
+        return self.cluster.claims_by(job)
+
+    def held_by(self, job: Job) -> Vector:
+        """The same in the ledger's terms."""
+        if job.id in self.started:
+            return self.vector(self.started[job.id])
+        return self.cluster.charged_to(job)
 
     def reserved_nodes(self) -> Iterable[str]:
         """The nodes on which room is reserved."""

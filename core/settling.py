@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from muster.core.order import SortKey
 
 
-def place_waiting(plan: Plan) -> None:
-    """Start what can start now."""
+def place_waiting(plan: Plan) -> Allocator | None:
+    """Start what can start now. Gives who worked through the lines; None where nobody had to."""
     cluster = plan.cluster
     settled = cluster.settled_until is not None and plan.now_at < cluster.settled_until
     if (settled and not cluster.fresh) or not (cluster.lines.count or cluster.state.rooms):
-        return
+        return None
     only = newcomers(cluster) if settled else None
     if only is not None and all(len(jobs) == 1 for jobs in only.values()):
         cluster.fresh.clear()  # all of them are too far behind a head
-        return
+        return None
     before = len(plan.events)
     draft = Draft(plan)
     try:
@@ -34,6 +34,7 @@ def place_waiting(plan: Plan) -> None:
         draft.close()
     if len(plan.events) == before:
         allocator.settle()
+    return allocator
 
 
 def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:

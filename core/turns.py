@@ -51,8 +51,13 @@ class OpenLine:
 
     def pass_over(self, unwanted: Callable[[int], bool]) -> None:
         """Go on to the next that is not unwanted."""
-        while (job := self.next) is not None and unwanted(job):
-            self.advance()
+        read, at, depth = self._read, self._at, self.depth
+        while at < len(read) and depth > 0 and unwanted(read[at]):
+            depth -= 1
+            at += 1
+            if at == len(read) and depth > 0 and (job := next(self._jobs, None)) is not None:
+                read.append(job)
+        self._at, self.depth = at, depth
 
     def first(self, wanted: Callable[[int], bool]) -> int | None:
         """The first that is wanted, of those who are still to be looked at; always asked for the same."""

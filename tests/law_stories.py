@@ -56,7 +56,9 @@ def policies(draw: st.DrawFn) -> Policy:
         ageing=draw(pick([10, 0, 100])),
         half_life=draw(pick([86_400, 600])),
         placement=draw(pick(["best-fit", "best-fit", "best-fit", "fragmentation", "tight", "spread"])),
-        backfill=Backfill(draw(pick(["easy", "easy", "none"])), draw(pick([100, 100, 2, 0]))),
+        backfill=Backfill(
+            draw(pick(["easy", "easy", "none"])), draw(pick([100, 100, 2, 0])), draw(pick(["place", "time"]))
+        ),
         preemption=Preemption(draw(pick(["cold"] * 6 + ["none"])), draw(pick([0, 0, 60])), draw(pick([3, 1]))),
         lanes=draw(pick([[], [], [], [], [], [lane]])),
     )

@@ -1,5 +1,8 @@
 """Heads of lines and what passes them, as literal scenarios."""
 
+from typing import Literal
+
+import pytest
 from cluster_script import Script, spec
 from policy_script import HOUR, NO_PREEMPTION, cluster, lasting, pass_time, phases, run, waits
 
@@ -150,3 +153,25 @@ def test_estimates_are_learned_from_the_longest_of_the_last_five_runs() -> None:
     later = script.submit(spec(1, name="train"))
     run(script)
     assert waits(script, later) == [later]
+
+
+@pytest.mark.parametrize(("keep", "node"), [("place", "node-2"), ("time", "node-1")])
+def test_a_head_that_keeps_a_time_may_start_on_another_node(keep: Literal["place", "time"], node: str) -> None:
+    """A gang leaves one device on each of two nodes, and the head will take one node of the two. Best fit puts a long
+    job on the first: a head that keeps its place has that one, a head that keeps a time gets the other. There is room
+    for one such job, not for two."""
+    policy = Policy("fifo", backfill=Backfill(keep=keep), preemption=NO_PREEMPTION)
+    script = cluster(4, 2, policy)
+    gang = script.submit(lasting(6, HOUR, nodes=2))
+    run(script, gang)
+    head = script.submit(lasting(4, HOUR))
+    long = [script.submit(lasting(1, 2 * HOUR)) for _ in range(2)]
+    run(script, long[0])
+    assert waits(script, head, *long) == [head, long[1]]
+    attempt = script.job(long[0]).attempt
+    assert attempt is not None
+    assert [worker.node for worker in attempt.workers] == [node]
+    pass_time(script, HOUR)
+    script.exit(gang)
+    run(script)
+    assert phases(script, head) == ["STARTING"]

@@ -70,7 +70,9 @@ def some_queues(random_: random.Random) -> list[QueueSpec]:
 def some_policy(random_: random.Random) -> Policy:
     return Policy(
         order=random_.choice(["fifo", "priority", "fair"]),
-        backfill=Backfill(random_.choice(["none", "easy", "easy"]), random_.choice([1, 2, 100])),
+        backfill=Backfill(
+            random_.choice(["none", "easy", "easy"]), random_.choice([1, 2, 100]), random_.choice(["place", "time"])
+        ),
         preemption=Preemption(random_.choice(["none", "cold"]), random_.choice([0, 60])),
         lanes=random_.choice([[], [], [Lane("quick", 1, 1)], [Lane("quick", 1, 1), Lane("short", 1, 2, 600)]]),
     )

@@ -1,5 +1,7 @@
 """What waiting jobs are promised, as properties: none starves, the head is not put off, the impossible bars nobody."""
 
+from typing import Literal
+
 import msgspec
 import pytest
 from cluster_script import Script, spec
@@ -49,7 +51,7 @@ def without_chain(payload: bytes) -> t.Event:
 def calm(contest: Contest) -> Contest:
     """Without what chooses among the jobs that wait, and with every job within the depth of backfill."""
     setup, steps = contest
-    policy = msgspec.structs.replace(setup.policy, backfill=Backfill(setup.policy.backfill.mode))
+    policy = msgspec.structs.replace(setup.policy, backfill=msgspec.structs.replace(setup.policy.backfill, depth=100))
     return setup._replace(policy=policy), [
         step for step in steps if not (isinstance(step, Do) and step.what == "cancel")
     ]
@@ -140,17 +142,19 @@ sizes = st.tuples(st.integers(1, 4), st.integers(1, 12))
     st.lists(sizes, min_size=1, max_size=6),
     st.tuples(st.integers(2, 12), st.integers(1, 5)),
     st.lists(st.tuples(sizes, st.integers(0, 6)), max_size=8),
+    st.sampled_from(["place", "time"]),
 )
 def test_backfill_never_puts_off_the_head(
     devices: list[int],
     before: list[tuple[int, int]],
     asked: tuple[int, int],
     behind: list[tuple[tuple[int, int], int]],
+    keep: Literal["place", "time"],
 ) -> None:
     """With exact estimates the first job that waits starts in the same minute with others behind it as without."""
 
     def start_of_head(followers: list[tuple[tuple[int, int], int]]) -> int:
-        world = Clockwork(devices, Policy("fifo", preemption=Preemption(mode="none")))
+        world = Clockwork(devices, Policy("fifo", backfill=Backfill(keep=keep), preemption=Preemption(mode="none")))
         for gpus, minutes in before:
             world.script.submit(minutes_of(min(gpus, max(devices)), minutes))
             world.rest()

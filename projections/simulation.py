@@ -1,0 +1,109 @@
+"""What a run in virtual time comes to: waits, completion times and use, as a whole and by user."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from muster.events.policy import Backfill, Policy, Preemption
+from muster.projections.traces import WHOLE, TraceJob
+from muster.projections.virtual import Outcome, Run
+
+SECOND: Final = 1e9
+
+POLICIES: Final = {
+    "fifo": Policy(order="fifo", backfill=Backfill(mode="none"), preemption=Preemption(mode="none"), topology=[]),
+    "easy": Policy(
+        order="fifo", backfill=Backfill(depth=200, keep="time"), preemption=Preemption(mode="none"), topology=[]
+    ),
+}
+"""`fifo`: the head blocks. `easy`: those of the 200 behind it start that do not put off its start."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Seconds: the mean, and what so many percent of the jobs do not exceed."""
+
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of the jobs that ended: how many, how long they waited, and how long from submission to end (JCT). `gpu_hours` is
+    what they used."""
+
+    jobs: int
+    wait: Spread
+    jct: Spread
+    gpu_hours: float
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """`makespan_s` is from the first submission to the last end, `utilization` the part of the GPUs' time in it that
+    was used. `never_started` counts jobs that the cluster cannot hold. `reservations` counts the heads for which jobs
+    behind them were held back, `broken_reservations` those that started later than they were first promised."""
+
+    figures: Figures
+    makespan_s: float
+    utilization: float
+    never_started: int
+    reservations: int
+    broken_reservations: int
+    users: dict[str, Figures]
+
+
+def gpus_only(jobs: Iterable[TraceJob]) -> list[TraceJob]:
+    """The jobs, asking for GPUs of any model and nothing else: for nodes of which nothing else is known."""
+    return [
+        msgspec.structs.replace(job, cpus=0, memory_mib=0, models=())
+        if job.cpus or job.memory_mib or job.models
+        else job
+        for job in jobs
+    ]
+
+
+def summarize(run: Run) -> Summary:
+    """A run in figures."""
+    ended = [outcome for outcome in run.outcomes if outcome.ended_ns >= 0]
+    begun_ns = min((outcome.job.submitted_ns for outcome in run.outcomes), default=0)
+    makespan_ns = max((outcome.ended_ns for outcome in ended), default=begun_ns) - begun_ns
+    users: dict[str, list[Outcome]] = {}
+    for outcome in ended:
+        users.setdefault(outcome.job.user, []).append(outcome)
+    return Summary(
+        figures(ended),
+        makespan_ns / SECOND,
+        _used_ns(ended) / (makespan_ns * run.gpus) if makespan_ns and run.gpus else 0.0,
+        len(run.outcomes) - len(ended),
+        run.reserved,
+        len(run.broken),
+        {user: figures(users[user]) for user in sorted(users)},
+    )
+
+
+def figures(ended: list[Outcome]) -> Figures:
+    """The figures of some of the jobs, which have ended."""
+    return Figures(
+        len(ended),
+        _spread([outcome.started_ns - outcome.job.submitted_ns for outcome in ended]),
+        _spread([outcome.ended_ns - outcome.job.submitted_ns for outcome in ended]),
+        _used_ns(ended) / SECOND / 3600,
+    )
+
+
+def _used_ns(ended: list[Outcome]) -> float:
+    milli = sum((one.ended_ns - one.started_ns) * one.job.gpus * one.job.compute for one in ended)
+    return milli / WHOLE
+
+
+def _spread(times_ns: list[int]) -> Spread:
+    times_ns.sort()
+    mean_ns = sum(times_ns) / len(times_ns) if times_ns else 0.0
+    p50, p95, p99 = (percentile(times_ns, percent) / SECOND for percent in (50, 95, 99))
+    return Spread(mean_ns / SECOND, p50, p95, p99)
+
+
+def percentile(ordered: list[int], percent: int) -> int:
+    """The least value that so many percent of them do not exceed; 0 of none."""
+    return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0

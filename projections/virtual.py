@@ -1,0 +1,181 @@
+"""A cluster in virtual time: the product's own pass over jobs whose run times are known, and no log.
+
+In order of time, attempts end, jobs come, and then one pass follows another until one gives nothing. Jobs start in no
+time, end exactly when they should, and are forgotten.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+
+from muster.core.cluster import START_WINDOW_NS, Cluster
+from muster.core.estimates import expected_s
+from muster.core.order import duration_s, faded
+from muster.core.plan import Plan
+from muster.core.queues import ENDLESS
+from muster.core.schedule import SECOND_NS
+from muster.core.settling import place_waiting
+from muster.core.state import Attempt, Job, Node, PastUse, State, Worker
+from muster.events import types as t
+from muster.events.policy import Policy
+from muster.events.spec import GpuSpec, JobSpec, LimitsSpec
+from muster.projections.trace_nodes import DEVICE_MIB
+from muster.projections.traces import WHOLE, TraceJob
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What became of a job: when it started and when it ended (ns; -1 = never)."""
+
+    job: TraceJob
+    started_ns: int = -1
+    ended_ns: int = -1
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What a run gave, by job in the order of the trace. `gpus` is the cluster's size; `reserved` counts the heads
+    that were given a reservation, `broken` lists those (by place in the trace) that started later than their first."""
+
+    outcomes: list[Outcome]
+    gpus: int
+    reserved: int
+    broken: list[int]
+
+
+class VirtualCluster:
+    """Nodes under a policy, through one run. Whoever is preempted would have to be stopped: such a policy is none for
+    it."""
+
+    def __init__(self, nodes: Mapping[str, t.Inventory], policy: Policy) -> None:
+        assert policy.preemption.mode == "none"
+        known = {name: Node(name, "", inventory, 0, 0) for name, inventory in nodes.items()}
+        self._state: Final = State(nodes=known, policy=policy)
+        self._cluster: Final = Cluster(self._state)
+        self._gpus: Final = sum(len(inventory.devices) for inventory in nodes.values())
+        self._counts_use: Final = policy.order == "fair"
+        self._outcomes: list[Outcome] = []
+        self._ends: Final[list[tuple[int, int]]] = []  # (ns, job)
+        self._promised: Final[dict[int, int]] = {}  # job → when its first reservation begins
+        self._broken: Final[list[int]] = []
+
+    def run(self, jobs: Sequence[TraceJob], progress: Callable[[int], object] = lambda _: None) -> Run:
+        """Let the jobs come, which are in order of time, until all that can run have run. `progress` is told how many
+        have come."""
+        self._outcomes = [Outcome(job) for job in jobs]
+        state, ends = self._state, self._ends
+        come = 0
+        while (now_ns := self._next_time(jobs[come].submitted_ns if come < len(jobs) else ENDLESS)) < ENDLESS:
+            state.time_at = now_ns
+            while ends and ends[0][0] <= now_ns:
+                self._end(state.jobs[heappop(ends)[1]])
+            while come < len(jobs) and jobs[come].submitted_ns <= now_ns:
+                come += 1
+                self._submit(come, jobs[come - 1])
+            while self._pass():
+                pass
+            progress(come)
+        return Run(self._outcomes, self._gpus, len(self._promised), sorted(self._broken))
+
+    def _next_time(self, arrival_ns: int) -> int:
+        """When something happens next (`ENDLESS` = never)."""
+        end_ns = self._ends[0][0] if self._ends else ENDLESS
+        look_ns = self._cluster.look_at if self._cluster.lines.count else None
+        if look_ns is not None and self._state.time_at < look_ns < ENDLESS and end_ns < ENDLESS:
+            return min(arrival_ns, end_ns, look_ns)
+        return min(arrival_ns, end_ns)
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    def _submit(self, number: int, of: TraceJob) -> None:
+        state = self._state
+        gpus_of_a_node = self._cluster.hardware.largest
+        spec = JobSpec(
+            command="true",
+            gpus=of.gpus,
+            nodes="fewest" if of.gpus > gpus_of_a_node else None,
+            cpus=of.cpus,
+            memory=of.memory_mib,
+            gpu=_WHOLE_GPU if of.compute == WHOLE and not of.models else _gpu_of(of),
+            limits=LimitsSpec(estimate=of.estimate_s or max(1, -(-of.duration_ns // SECOND_NS))),
+        )
+        job = Job(number, of.user, spec, 0, since=number, since_at=state.time_at)
+        state.jobs[number] = job
+        self._cluster.enqueue(job)
+
+    def _pass(self) -> bool:
+        """Start what can start; whether anything did."""
+        plan = Plan(self._cluster)
+        allocator = place_waiting(plan)
+        shadow = allocator.reservation if allocator is not None else None
+        if shadow is not None and shadow.at < ENDLESS:
+            self._promised.setdefault(shadow.job, shadow.at)
+        for event in plan.events:
+            if isinstance(event, t.JobAllocated):
+                self._start(event)
+        return bool(plan.events)
+
+    def _start(self, event: t.JobAllocated) -> None:
+        cluster, now_at = self._cluster, self._state.time_at
+        job = self._state.jobs[event.job]
+        outcome = self._outcomes[job.id - 1]
+        outcome.started_ns = now_at
+        if now_at > self._promised.get(job.id, now_at):
+            self._broken.append(job.id - 1)
+        cluster.dequeue(job)
+        workers = [Worker(p.rank, p.node, p.incarnation, p.devices, "running") for p in event.placements]
+        job.attempts = event.attempt
+        job.phase = "RUNNING"
+        job.attempt = Attempt(
+            number=event.attempt,
+            allocated=0,
+            allocated_ns=0,
+            allocated_at=now_at,
+            workers=workers,
+            master_address=event.master_address,
+            master_port=event.master_port,
+            start_by_at=now_at + START_WINDOW_NS,
+            expected_s=expected_s(self._state, job)[0],
+            started_at=now_at,
+            endpoints=event.endpoints,
+        )
+        cluster.hold_ports(job.attempt)
+        for worker in workers:
+            cluster.claim(job.id, worker)
+        self._note_use(job, job.attempt, 1)
+        cluster.review(job)
+        heappush(self._ends, (now_at + outcome.job.duration_ns, job.id))
+
+    def _end(self, job: Job) -> None:
+        cluster, attempt = self._cluster, job.attempt
+        assert attempt is not None
+        self._outcomes[job.id - 1].ended_ns = self._state.time_at
+        self._note_use(job, attempt, -1)
+        for worker in attempt.workers:
+            worker.phase = "gone"
+            cluster.release(job.id, worker)
+        cluster.free_ports(attempt)
+        job.phase = "COMPLETED"
+        cluster.close(job)
+        cluster.forget(job.id)
+        del self._state.jobs[job.id]
+
+    def _note_use(self, job: Job, attempt: Attempt, sign: int) -> None:
+        """The user holds more from now on, or less; that matters to one order only."""
+        if not self._counts_use:
+            return
+        state = self._state
+        milli = sum(self._cluster.occupied(job, worker) for worker in attempt.workers)
+        use = state.past_use.setdefault(f"{job.spec.queue}\n{job.user}", PastUse(settled_at=state.time_at))
+        use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
+        use.settled_at = state.time_at
+        use.held = max(0, use.held + sign * milli)
+
+
+_WHOLE_GPU: Final = GpuSpec()
+
+
+def _gpu_of(job: TraceJob) -> GpuSpec:
+    if job.compute == WHOLE:
+        return GpuSpec(model=list(job.models) or None)
+    return GpuSpec(job.compute * DEVICE_MIB // WHOLE, job.compute / WHOLE, list(job.models) or None)
