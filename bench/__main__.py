@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import growth, openb, placement, policies, replay, service
+from bench import growth, openb, placement, policies, replay, service, simulation
 from bench.table import Row, as_markdown
 
 
@@ -15,7 +15,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description="Measure Muster; nothing else should run meanwhile.")
     parser.add_argument("--entries", type=int, default=200_000, help="entries of the replays")
     parser.add_argument("--cold-entries", type=int, default=1_000_000, help="entries of the cold start")
-    groups = ("placement", "policies", "growth", "openb", "replay", "service")
+    groups = ("placement", "policies", "growth", "openb", "simulation", "replay", "service")
     parser.add_argument("--only", choices=groups, help="one group of measurements")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -25,6 +25,7 @@ async def main() -> None:
     rows += [*policies.measure(), *growth.small_changes()] if arguments.only in (None, "policies") else []
     rows += growth.measure() if arguments.only in (None, "growth") else []
     rows += openb.measure() if arguments.only in (None, "openb") else []
+    rows += simulation.measure() if arguments.only in (None, "simulation") else []
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
     if arguments.only in (None, "service"):
