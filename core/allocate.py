@@ -79,6 +79,8 @@ class Allocator:
             until = min(until, cluster.settled_until)
             look_at = look_at if cluster.look_at is None else min(look_at, cluster.look_at)
         cluster.settled_until, cluster.look_at = until, look_at
+        if self._is_whole or self.reservation is not None:
+            cluster.reservation = self.reservation
         cluster.fresh.clear()
         if self._is_whole:
             cluster.heads.clear()
@@ -95,7 +97,12 @@ class Allocator:
         behind the head is known to fit at all, nobody need."""
         if self._is_awaited and self._asker is not None:
             self._is_awaited = False
-            self.reservation = cast_shadow(self._draft, self._asker, self._kind)
+            kept = None if self._is_whole else self._cluster.reservation
+            if kept is not None and kept.job == self._asker.job.id and kept.at >= self._draft.plan.now_at:
+                kept.go_on(self._draft)
+                self.reservation = kept
+            else:
+                self.reservation = cast_shadow(self._draft, self._asker, self._kind)
         return self.reservation
 
     def run(self) -> None:
@@ -213,6 +220,7 @@ class Allocator:
         why = f"{found.why}{BACKFILLED}{past}" if past else found.why
         if not draft.start(job, asker.claimant, found, endpoints, why):
             return "full"
+        self._cluster.reservation = None
         if lasting and shadow is not None:
             shadow.note_started(asker.claimant, claims, exact)
         if shadow is not None and shadow.floats:

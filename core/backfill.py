@@ -98,7 +98,7 @@ class Shadow(Hold):
 
     def __init__(self, draft: Draft, asker: Asker, at: int, found: Allotment, _gone: list[Job]) -> None:
         super().__init__(draft, asker, at)
-        self._draft: Final = draft
+        self._draft = draft
         self._later: Final[dict[str, NodeRoom]] = {}
         self._now: Final[dict[str, NodeRoom]] = {}  # while the reservation is left alone: the nodes as they are
         self._keep(found, asker.demand)
@@ -110,6 +110,10 @@ class Shadow(Hold):
             room = self._draft.room.rooms[share.node]
             self._later[share.node] = room.lesser(room)
             self._later[share.node].claim(share, demand)
+
+    def go_on(self, draft: Draft) -> None:
+        """The same in another pass: nothing has changed but who waits behind the head."""
+        self._draft = draft
 
     @property
     def nodes(self) -> frozenset[str]:

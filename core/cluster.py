@@ -4,13 +4,16 @@ Indexes are computed from the state and kept in step by the methods here; `Clust
 restored snapshot decides as the live one does.
 """
 
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from muster.core.holdings import Holdings
 from muster.core.lines import Lines
 from muster.core.order import duration_s
 from muster.core.schedule import SECOND_NS, Schedule
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
+
+if TYPE_CHECKING:
+    from muster.core.backfill import Shadow
 
 _T = TypeVar("_T")
 
@@ -36,6 +39,7 @@ class Cluster(Holdings):
         self.settled_until: int | None = None  # nothing can be placed before; None = something may
         self.fresh: Final[set[int]] = set()  # jobs that have come to wait since then
         self.heads: Final[dict[str, int]] = {}  # queue → who waited there at its head then
+        self.reservation: Shadow | None = None  # what the first of them kept then, as far as anybody had to ask
         self.look_at: int | None = None  # when to look again for what can be placed although nothing has changed
         for node in state.nodes.values():
             self.index_node(node)
