@@ -1,7 +1,8 @@
 """A cluster in virtual time: the product's own pass over jobs whose run times are known, and no log.
 
-In order of time, attempts end, jobs come, and then one pass follows another until one gives nothing. Jobs start in no
-time, end exactly when they should, and are forgotten.
+In order of time, attempts end, jobs come, and then there is a pass: one, as experiments on traces are defined, or one
+after another until one gives nothing, as the scheduler does. Jobs start in no time, end exactly when they should, and
+are forgotten.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,16 +44,25 @@ class Run(msgspec.Struct, frozen=True):
     broken: list[int]
 
 
+class _WholePlan(Plan):
+    """A pass that no append cuts short."""
+
+    def add_all(self, events: Sequence[t.Event]) -> bool:
+        self.events.extend(events)
+        return True
+
+
 class VirtualCluster:
     """Nodes under a policy, through one run. Whoever is preempted would have to be stopped: such a policy is none for
     it."""
 
-    def __init__(self, nodes: Mapping[str, t.Inventory], policy: Policy) -> None:
+    def __init__(self, nodes: Mapping[str, t.Inventory], policy: Policy, *, to_rest: bool = False) -> None:
         assert policy.preemption.mode == "none"
         known = {name: Node(name, "", inventory, 0, 0) for name, inventory in nodes.items()}
         self._state: Final = State(nodes=known, policy=policy)
         self._cluster: Final = Cluster(self._state)
         self._gpus: Final = sum(len(inventory.devices) for inventory in nodes.values())
+        self._to_rest: Final = to_rest
         self._counts_use: Final = policy.order == "fair"
         self._outcomes: list[Outcome] = []
         self._ends: Final[list[tuple[int, int]]] = []  # (ns, job)
@@ -72,7 +82,7 @@ class VirtualCluster:
             while come < len(jobs) and jobs[come].submitted_ns <= now_ns:
                 come += 1
                 self._submit(come, jobs[come - 1])
-            while self._pass():
+            while self._pass() and self._to_rest:
                 pass
             progress(come)
         return Run(self._outcomes, self._gpus, len(self._promised), sorted(self._broken))
@@ -105,7 +115,7 @@ class VirtualCluster:
 
     def _pass(self) -> bool:
         """Start what can start; whether anything did."""
-        plan = Plan(self._cluster)
+        plan = _WholePlan(self._cluster)
         allocator = place_waiting(plan)
         shadow = allocator.reservation if allocator is not None else None
         if shadow is not None and shadow.at < ENDLESS:

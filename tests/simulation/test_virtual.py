@@ -1,6 +1,8 @@
 """Small clusters in virtual time, worked out by hand."""
 
-from muster.events.policy import Policy
+import msgspec
+
+from muster.events.policy import Backfill, Policy
 from muster.projections.simulation import POLICIES, percentile, summarize
 from muster.projections.trace_nodes import uniform
 from muster.projections.traces import TraceJob
@@ -83,6 +85,15 @@ def test_figures_are_those_of_the_jobs() -> None:
 def test_percentiles_are_values_that_occur() -> None:
     assert [percentile(list(range(1, 11)), percent) for percent in (50, 95, 99, 100)] == [5, 10, 10, 10]
     assert percentile([], 99) == 0
+
+
+def test_passes_to_rest_look_deeper_than_one() -> None:
+    """Backfill looks at one job behind the head: the first pass starts that one, the next pass the one behind it."""
+    policy = msgspec.structs.replace(POLICIES["easy"], backfill=Backfill(depth=1))
+    trace = jobs((0, 100, 2), (1, 10, 4), (1, 5, 1), (1, 5, 1))
+    once, to_rest = (VirtualCluster(uniform(1, 4), policy, to_rest=rest).run(trace) for rest in (False, True))
+    assert starts(once) == [0, 100, 1, 6]
+    assert starts(to_rest) == [0, 100, 1, 1]
 
 
 def test_two_runs_are_alike() -> None:

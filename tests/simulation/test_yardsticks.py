@@ -27,6 +27,7 @@ def simulate(name: str, nodes: int, policy: str, since: str = "", until: str = "
         ("itp/cluster06.csv.xz", 13, "fifo", 258_398.5),
         ("itp/cluster06.csv.xz", 13, "easy", 123_457.0),
         ("muri/trace1.csv.xz", 8, "fifo", 11_001_202.4),
+        ("muri/trace1.csv.xz", 8, "easy", 8_555_754.3),
         ("muri/trace3.csv.xz", 8, "fifo", 991_215.2),
         ("muri/trace3.csv.xz", 8, "easy", 421_204.1),
     ],
