@@ -16,7 +16,7 @@ from muster.core.queues import NOTHING, Tree, Vector, plus, total_of
 from muster.core.resources import Demand, demand_of, largest_device_mib
 from muster.core.scheme import scheme_of
 from muster.core.state import Attempt, Job, Node, Room, State, Worker
-from muster.events.binding import device_claim_mib
+from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 Claim = tuple[Share, Demand]
 
@@ -127,7 +127,8 @@ class Holdings:
         node = self.state.nodes.get(worker.node)
         devices = node.inventory.devices if node is not None else []
         demand = self.demand(job)
-        return sum(demand.occupies(devices[index]) for index in worker.devices if index < len(devices))
+        present = [devices[index] for index in worker.devices if index < len(devices)]
+        return len(present) * WHOLE_COMPUTE if demand.exclusive else sum(map(demand.occupies, present))
 
     def vector_of(self, share: Share, demand: Demand) -> Vector:
         """A share of a node in the ledger's terms: nothing on a lost node, which adds nothing to the cluster."""

@@ -56,6 +56,8 @@ class Demand(NamedTuple):
     def occupies(self, device: Device) -> int:
         """Thousandths of a device that a claim on it counts: by compute or by memory, whichever is more; no more than
         all of one that has come back with less memory."""
+        if self.compute == WHOLE_COMPUTE:
+            return WHOLE_COMPUTE
         claim_mib = device_claim_mib(device, self.device_memory_mib)
         by_memory = -(-claim_mib * WHOLE_COMPUTE // max(1, device.memory_mib))
         return max(self.compute, min(by_memory, WHOLE_COMPUTE))

@@ -41,7 +41,7 @@ def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
             job.priority = default_priority(state.queues, event.spec.queue)
         else:
             job.priority = priority_number(priority)
-        note_mix(state.mix, event.spec)
+        note_mix(state.mix, cluster.demand(job))
         cluster.note_kind()
         cluster.enqueue(job)
     return None

@@ -9,10 +9,9 @@ from typing import Final
 from muster.core.cluster import Cluster
 from muster.core.quantities import DEFAULT_PRIORITY, priority_number
 from muster.core.queues import DEFAULT_QUEUE
-from muster.core.resources import demand_of
+from muster.core.resources import Demand
 from muster.events import types as t
 from muster.events.policy import QueueSpec
-from muster.events.spec import JobSpec
 
 QUEUES_KEPT: Final = 1000
 KINDS_KEPT: Final = 200
@@ -85,9 +84,8 @@ def default_priority(queues: Mapping[str, QueueSpec], queue: str) -> int:
     return DEFAULT_PRIORITY
 
 
-def note_mix(mix: dict[str, int], spec: JobSpec) -> None:
+def note_mix(mix: dict[str, int], demand: Demand) -> None:
     """Count a submission of its kind; the rarest kind goes where there are too many."""
-    demand = demand_of(spec)
     cpus = demand.cpus * demand.gpus if demand.gpus else demand.cpus
     key = f"{cpus}/{demand.gpus}/{demand.compute}/{','.join(demand.models)}"
     mix[key] = mix.get(key, 0) + 1
