@@ -248,6 +248,52 @@ async def test_a_device_that_needs_a_reset_is_reset_and_comes_back(site: GpuSite
     await site.cancel(job, again)
 
 
+async def test_a_row_that_awaits_its_replacement_lets_the_work_end_before_the_reset(site: GpuSite) -> None:
+    machine = site.machines["node-1"]
+    job, device, pid = await site.running("node-1")
+    machine.write()
+    (machine.folder / "healed.txt").write_text((machine.folder / "machine.txt").read_text())
+    site.xid("node-1", device, 63)
+    await site.comes_to("node-1", device, "drain")
+    other, elsewhere, _ = await site.running("node-1")
+    assert elsewhere != device
+    assert lives(pid)
+    calls = machine.folder / "calls"
+    assert not calls.exists()
+    await site.cancel(job)
+    await until(calls.exists, "the device is reset")
+    await site.comes_to("node-1", device, "")
+    assert calls.read_text() == f"--gpu-reset -i {site.gpu('node-1', device).bus}\n"
+    calls.unlink()
+    await site.cancel(other)
+
+
+async def test_errors_that_follow_from_others_are_noted_and_harm_nobody(site: GpuSite) -> None:
+    job, device, pid = await site.running("node-1")
+    for xid in (43, 45, 92):
+        site.xid("node-1", device, xid, pid)
+
+    async def noted() -> list[tuple[int, str]]:
+        faults = [event["data"]["fault"] for event in await site.events("DeviceFaulted", node="node-1")]
+        found = [(fault["xid"], fault["action"]) for fault in faults if fault.get("xid") in (43, 45, 92)]
+        return found if len(found) == 3 else []
+
+    assert await until_answer(noted, "they are told") == [(43, "note"), (45, "note"), (92, "note")]
+    assert await site.condition("node-1", device) == ""
+    assert (await site.job(job))["state"] == "RUNNING"
+    assert lives(pid)
+    await site.cancel(job)
+
+
+async def test_an_xid_that_nobody_knows_makes_a_device_suspect_for_a_while(site: GpuSite) -> None:
+    idle = 7
+    site.xid("node-1", idle, 999)
+    await site.comes_to("node-1", idle, "suspect")
+    await site.comes_to("node-1", idle, "")
+    [*_, readmitted] = await site.events("DeviceReadmitted", node="node-1")
+    assert readmitted["data"]["uuid"] == site.gpu("node-1", idle).uuid
+
+
 async def test_a_device_that_is_lost_and_comes_back(site: GpuSite) -> None:
     job, device, _ = await site.running("node-1")
     site.gpu("node-1", device).lose()
