@@ -1,5 +1,6 @@
 """What runs containers: command lines by their text, a stand-in engine for the life of one, and podman for real."""
 
+import asyncio
 import json
 import os
 import pwd
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_world import FakeLink, NewNode, alive, start, stop
+from agent_world import DEADLINE_S, FakeLink, NewNode, alive, start, stop
 
 from muster.events.types import WorkerExited, WorkerRefused, WorkerStarted
 from muster.node_agent.accounts import Account
@@ -220,7 +221,9 @@ async def test_a_stopped_worker_has_ended_when_its_container_is_removed(
     life = (await new_node(container_runtime="docker").registered()).incarnation
     await link.command(start(life, "train", image="pytorch:2", indices=[]))
     name, inside = await in_the_engine(link, engine_folder)
-    assert inside in pids_of_the_worker(tmp_path / "data/workers/5.1.0")
+    async with asyncio.timeout(DEADLINE_S):
+        while inside not in pids_of_the_worker(tmp_path / "data/workers/5.1.0"):  # noqa: ASYNC110  # in exec
+            await asyncio.sleep(0.01)
     if tries > 1:
         (engine_folder / "busy").touch()
 
