@@ -11,14 +11,13 @@ from typing import Final
 import msgspec
 
 from muster.core.allocate import Allocator, in_order
-from muster.core.cluster import START_WINDOW_NS, Cluster
-from muster.core.estimates import expected_s
+from muster.core.cluster import Cluster
 from muster.core.health import readmit
-from muster.core.order import duration_s, faded
 from muster.core.plan import Draft, Plan
 from muster.core.queues import ENDLESS
 from muster.core.reservations import use_reservations
-from muster.core.state import Attempt, Job, Node, PastUse, Room, State, Worker
+from muster.core.state import Job, Node, Room, State
+from muster.core.virtual import begin_attempt, end_attempt
 from muster.events import types as t
 from muster.events.policy import Preemption
 
@@ -116,28 +115,7 @@ class _Simulation:
         self._starts[job.id] = now_at
         if job.id in self._state.rooms:
             cluster.unreserve(job)
-        cluster.dequeue(job)
-        workers = [Worker(p.rank, p.node, p.incarnation, p.devices, "running") for p in event.placements]
-        job.attempts = event.attempt
-        job.phase = "RUNNING"
-        job.attempt = Attempt(
-            number=event.attempt,
-            allocated=0,
-            allocated_ns=0,
-            allocated_at=now_at,
-            workers=workers,
-            master_address=event.master_address,
-            master_port=event.master_port,
-            start_by_at=now_at + START_WINDOW_NS,
-            expected_s=expected_s(self._state, job)[0],
-            started_at=now_at,
-            endpoints=event.endpoints,
-        )
-        cluster.hold_ports(job.attempt)
-        for worker in workers:
-            cluster.claim(job.id, worker)
-        self._note_use(job, job.attempt, 1)
-        cluster.review(job)
+        begin_attempt(cluster, event)
 
     def _stop(self, job: Job) -> None:
         assert job.attempt is not None
@@ -145,15 +123,6 @@ class _Simulation:
         job.preemptions += 1
         job.phase = "STOPPING"
         self._cluster.review(job)
-
-    def _note_use(self, job: Job, attempt: Attempt, sign: int) -> None:
-        """The user holds more from now on, or less."""
-        state = self._state
-        milli = sum(self._cluster.occupied(job, worker) for worker in attempt.workers if worker.phase != "gone")
-        use = state.past_use.setdefault(f"{job.spec.queue}\n{job.user}", PastUse(settled_at=state.time_at))
-        use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
-        use.settled_at = state.time_at
-        use.held = max(0, use.held + sign * milli)
 
     def _release(self, job: Job) -> None:
         self._cluster.unreserve(job)
@@ -194,12 +163,7 @@ class _Simulation:
         cluster, attempt = self._cluster, job.attempt
         assert attempt is not None
         again = attempt.stop == "preempted" or (attempt.stop == "timed_out" and job.spec.limits.on_timeout == "requeue")
-        self._note_use(job, attempt, -1)
-        for worker in attempt.workers:
-            if worker.phase != "gone":
-                worker.phase = "gone"
-                cluster.release(job.id, worker)
-        cluster.free_ports(attempt)
+        end_attempt(cluster, job)
         if again and not job.cancelled_by:
             self._requeue(job)
         else:

@@ -45,3 +45,16 @@ def faded(use: PastUse, half_life_s: int, time_at: int) -> int:
     left = use.device_ms >> min(halvings, 200)
     left -= left * rest_ns // (2 * half_ns)
     return left + use.held * elapsed_ns // 1_000_000_000
+
+
+def note_use(state: State, job: Job, change: int) -> None:
+    """A user holds so many thousandths of devices more, or less, from now on."""
+    if not change:
+        return
+    key = f"{job.spec.queue}\n{job.user}"
+    use = state.past_use.get(key)
+    if use is None:
+        use = state.past_use[key] = PastUse(settled_at=state.time_at)
+    use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
+    use.settled_at = state.time_at
+    use.held = max(0, use.held + change)

@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s
-from muster.core.order import duration_s, faded
+from muster.core.order import duration_s, faded, note_use
 from muster.core.quantities import priority_number
 from muster.core.schedule import SECOND_NS
 from muster.core.spec_check import flaw
@@ -94,7 +94,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     cluster.hold_ports(attempt)
     nodes = state.nodes
     void: list[Worker] = []
-    worker_rules.note_use(cluster, job, sum(cluster.occupied(job, worker) for worker in workers))
+    note_use(cluster.state, job, sum(cluster.occupied(job, worker) for worker in workers))
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)

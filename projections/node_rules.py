@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from muster.core.cluster import Cluster
+from muster.core.order import note_use
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Node, Stray, Worker
 from muster.events import types as t
@@ -94,7 +95,7 @@ def _begin_life(cluster: Cluster, event: t.NodeRegistered) -> Node:
     for key, worker in workers.items():
         worker.devices = [numbers[number] for number in worker.devices]
         job = state.jobs[key[0]]
-        worker_rules.note_use(cluster, job, cluster.occupied(job, worker) - held[key])
+        note_use(cluster.state, job, cluster.occupied(job, worker) - held[key])
     for room in rooms:
         places = [
             replace(place, incarnation=event.incarnation, devices=[numbers[number] for number in place.devices])

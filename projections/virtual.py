@@ -11,14 +11,13 @@ from typing import Final
 
 import msgspec
 
-from muster.core.cluster import START_WINDOW_NS, Cluster
-from muster.core.estimates import expected_s
-from muster.core.order import duration_s, faded
+from muster.core.cluster import Cluster
 from muster.core.plan import Plan
 from muster.core.queues import ENDLESS
 from muster.core.schedule import SECOND_NS
 from muster.core.settling import place_waiting
-from muster.core.state import Attempt, Job, Node, PastUse, State, Worker
+from muster.core.state import Job, Node, State
+from muster.core.virtual import begin_attempt, end_attempt
 from muster.events import types as t
 from muster.events.policy import Policy
 from muster.events.spec import GpuSpec, JobSpec, LimitsSpec
@@ -63,7 +62,6 @@ class VirtualCluster:
         self._cluster: Final = Cluster(self._state)
         self._gpus: Final = sum(len(inventory.devices) for inventory in nodes.values())
         self._to_rest: Final = to_rest
-        self._counts_use: Final = policy.order == "fair"
         self._outcomes: list[Outcome] = []
         self._ends: Final[list[tuple[int, int]]] = []  # (ns, job)
         self._promised: Final[dict[int, int]] = {}  # job → when its first reservation begins
@@ -126,60 +124,22 @@ class VirtualCluster:
         return bool(plan.events)
 
     def _start(self, event: t.JobAllocated) -> None:
-        cluster, now_at = self._cluster, self._state.time_at
-        job = self._state.jobs[event.job]
+        now_at = self._state.time_at
+        job = begin_attempt(self._cluster, event)
         outcome = self._outcomes[job.id - 1]
         outcome.started_ns = now_at
         if now_at > self._promised.get(job.id, now_at):
             self._broken.append(job.id - 1)
-        cluster.dequeue(job)
-        workers = [Worker(p.rank, p.node, p.incarnation, p.devices, "running") for p in event.placements]
-        job.attempts = event.attempt
-        job.phase = "RUNNING"
-        job.attempt = Attempt(
-            number=event.attempt,
-            allocated=0,
-            allocated_ns=0,
-            allocated_at=now_at,
-            workers=workers,
-            master_address=event.master_address,
-            master_port=event.master_port,
-            start_by_at=now_at + START_WINDOW_NS,
-            expected_s=expected_s(self._state, job)[0],
-            started_at=now_at,
-            endpoints=event.endpoints,
-        )
-        cluster.hold_ports(job.attempt)
-        for worker in workers:
-            cluster.claim(job.id, worker)
-        self._note_use(job, job.attempt, 1)
-        cluster.review(job)
         heappush(self._ends, (now_at + outcome.job.duration_ns, job.id))
 
     def _end(self, job: Job) -> None:
-        cluster, attempt = self._cluster, job.attempt
-        assert attempt is not None
+        cluster = self._cluster
         self._outcomes[job.id - 1].ended_ns = self._state.time_at
-        self._note_use(job, attempt, -1)
-        for worker in attempt.workers:
-            worker.phase = "gone"
-            cluster.release(job.id, worker)
-        cluster.free_ports(attempt)
+        end_attempt(cluster, job)
         job.phase = "COMPLETED"
         cluster.close(job)
         cluster.forget(job.id)
         del self._state.jobs[job.id]
-
-    def _note_use(self, job: Job, attempt: Attempt, sign: int) -> None:
-        """The user holds more from now on, or less; that matters to one order only."""
-        if not self._counts_use:
-            return
-        state = self._state
-        milli = sum(self._cluster.occupied(job, worker) for worker in attempt.workers)
-        use = state.past_use.setdefault(f"{job.spec.queue}\n{job.user}", PastUse(settled_at=state.time_at))
-        use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
-        use.settled_at = state.time_at
-        use.held = max(0, use.held + sign * milli)
 
 
 _WHOLE_GPU: Final = GpuSpec()

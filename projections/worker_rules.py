@@ -7,9 +7,9 @@ from typing import Final
 
 from muster.core.cluster import Cluster
 from muster.core.estimates import learn
-from muster.core.order import duration_s, faded
+from muster.core.order import note_use
 from muster.core.schedule import SECOND_NS
-from muster.core.state import Attempt, Job, JobPhase, PastUse, Stray, Worker
+from muster.core.state import Attempt, Job, JobPhase, Stray, Worker
 from muster.events import types as t
 
 EXCLUSION_NS: Final = 600 * SECOND_NS
@@ -19,20 +19,6 @@ UNCOUNTED_LIMIT: Final = 3
 FLAPPING_NS: Final = 60 * SECOND_NS
 MADE_TO_STOP: Final = ("preempted", "timed_out")
 """Stops that are no fault of the job's."""
-
-
-def note_use(cluster: Cluster, job: Job, change: int) -> None:
-    """A user holds so many thousandths of devices more, or less, from now on."""
-    state = cluster.state
-    if not change:
-        return
-    key = f"{job.spec.queue}\n{job.user}"
-    use = state.past_use.get(key)
-    if use is None:
-        use = state.past_use[key] = PastUse(settled_at=state.time_at)
-    use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
-    use.settled_at = state.time_at
-    use.held = max(0, use.held + change)
 
 
 def find_worker(cluster: Cluster, job_id: int, number: int, rank: int) -> tuple[Job, Attempt, Worker] | None:
@@ -132,7 +118,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.phase = "gone"
     worker.exit = exit_status
     cluster.release(job.id, worker)
-    note_use(cluster, job, -cluster.occupied(job, worker))
+    note_use(cluster.state, job, -cluster.occupied(job, worker))
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
