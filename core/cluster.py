@@ -26,7 +26,7 @@ class Cluster(Holdings):
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self.lines: Final = Lines(state)
+        self.lines: Final = Lines(state, self.milli)
         self.schedule: Final = Schedule()
         self.to_stop: Final[set[int]] = set()  # jobs whose attempt has workers to be told to stop
         self.to_judge: Final[set[int]] = set()  # jobs whose attempt is over and may be retried

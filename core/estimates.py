@@ -24,6 +24,11 @@ def expected_s(state: State, job: Job) -> tuple[int, Source]:
     return (limit, "time_limit") if limit else (0, "unknown")
 
 
+def note_expected(state: State, job: Job) -> None:
+    """A job begins to wait: its place may go by what is expected of it now."""
+    job.expected_s = expected_s(state, job)[0]
+
+
 def learn(state: State, job: Job, seconds: int) -> None:
     """A job completed after so long."""
     key = name_key(job)

@@ -12,6 +12,7 @@ import msgspec
 
 from muster.core.allocate import Allocator, in_order
 from muster.core.cluster import Cluster
+from muster.core.estimates import note_expected
 from muster.core.health import readmit
 from muster.core.plan import Draft, Plan
 from muster.core.queues import ENDLESS
@@ -177,6 +178,7 @@ class _Simulation:
         if attempt.stop == "timed_out":
             job.since, job.since_at = self._state.sequence + job.id, self._state.time_at
         job.phase = "PENDING"
+        note_expected(self._state, job)
         self._cluster.close(job)
         self._cluster.enqueue(job)
 

@@ -53,6 +53,11 @@ class Holdings:
             demand = self._demands[job.id] = demand_of(job.spec)
         return demand
 
+    def milli(self, job: Job) -> int:
+        """Thousandths of devices that the job takes, by compute."""
+        demand = self.demand(job)
+        return demand.gpus * demand.compute
+
     def shape(self, job: Job) -> int:
         """A number that jobs of equal demands share."""
         shape = self.shape_of.get(job.id)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
-from muster.core.order import SortKey, order_of, sort_key
+from muster.core.order import order_of, sort_key
+from muster.core.standing import SortKey
 from muster.core.state import Job, State
 from muster.events.policy import OrderName
 
@@ -54,10 +55,11 @@ class Line:
 
 
 class Lines:
-    """Every queue's line."""
+    """Every queue's line. `milli` tells what a job takes of devices, in thousandths."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, milli: Callable[[Job], int]) -> None:
         self._state: Final = state
+        self._milli: Final = milli
         self.by_queue: Final[dict[str, Line]] = {}
         self.count = 0
 
@@ -79,7 +81,7 @@ class Lines:
 
     def key_of(self, job: Job, order: OrderName) -> SortKey:
         """A job's place in a line of this order."""
-        return sort_key(order, self._state.policy.ageing, job)
+        return sort_key(order, self._state.policy.ageing, job, self._milli(job))
 
     def reorder(self) -> None:
         """The rules have changed: every line anew."""

@@ -1,16 +1,19 @@
-"""The order in which the waiting jobs of a queue are looked at: a sort key per job, smallest first, unique by ending in
-the job's id."""
+"""The order in which the waiting jobs of a queue are looked at, and what users and jobs have taken, which it may go
+by."""
 
 from typing import Final
 
-from muster.core.state import Job, PastUse, State
+from muster.core.orders import key_function
+from muster.core.schedule import SECOND_NS
+from muster.core.standing import SortKey, Standing
+from muster.core.state import Attempt, Job, PastUse, State
+from muster.events.binding import WHOLE_COMPUTE
 from muster.events.policy import OrderName, Policy
 
-ENGINE_VERSION: Final = 4
+ENGINE_VERSION: Final = 5
 """Grows whenever `decide` may give other decisions on the same state; decisions name it, the audit honours it."""
 
-SortKey = tuple[int, ...]
-HOUR_NS: Final = 3_600_000_000_000
+_MS_NS: Final = SECOND_NS // 1000
 
 
 def policy_name(policy: Policy) -> str:
@@ -24,12 +27,21 @@ def order_of(state: State, queue: str) -> OrderName:
     return state.policy.order if spec is None or spec.order is None else spec.order
 
 
-def sort_key(order: OrderName, ageing: int, job: Job) -> SortKey:
-    """A job's place. Under `priority` a job gains `ageing` points an hour: since all gain alike, its place among the
-    others never changes. Under `fair` it is its place among its user's jobs."""
-    if order == "priority":
-        return ageing * job.since_at - job.priority * HOUR_NS, job.since, job.id
-    return job.since, job.id
+def sort_key(order: OrderName, ageing: int, job: Job, milli: int) -> SortKey:
+    """The place of a job, which takes so many thousandths of devices, among those that wait."""
+    return key_function(order)(
+        Standing(
+            job.id,
+            job.since,
+            job.since_at,
+            job.priority,
+            ageing,
+            milli,
+            job.expected_s * SECOND_NS,
+            job.done_ms * _MS_NS,
+            job.served_ms * _MS_NS,
+        )
+    )
 
 
 def duration_s(duration: int | str) -> int:
@@ -58,3 +70,15 @@ def note_use(state: State, job: Job, change: int) -> None:
     use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
     use.settled_at = state.time_at
     use.held = max(0, use.held + change)
+
+
+def note_service(state: State, job: Job, attempt: Attempt, milli: int) -> None:
+    """An attempt that took so many thousandths of devices is over: what it took, and what of it is not lost, since the
+    job was told in time to save it."""
+    if not attempt.started_at:
+        return
+    ran_ms = max(0, state.time_at - attempt.started_at) // _MS_NS
+    job.served_ms += ran_ms * milli // WHOLE_COMPUTE
+    saved = attempt.stop in ("preempted", "timed_out") and attempt.failure is None
+    if saved and job.spec.preemption.signal is not None:
+        job.done_ms += ran_ms

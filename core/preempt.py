@@ -12,12 +12,13 @@ from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from muster.core.order import HOUR_NS, duration_s
+from muster.core.order import duration_s
 from muster.core.placement import Allotment, place
 from muster.core.plan import Draft, work_lost_ms
 from muster.core.queues import NOTHING, UNBOUNDED, Queue, plus, within
 from muster.core.releasing import Asker, Releaser, first_fit, fits
 from muster.core.schedule import SECOND_NS
+from muster.core.standing import HOUR_NS
 from muster.core.state import Job
 
 if TYPE_CHECKING:

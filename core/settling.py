@@ -10,7 +10,7 @@ from muster.core.plan import Draft, Plan
 from muster.core.reservations import use_reservations
 
 if TYPE_CHECKING:
-    from muster.core.order import SortKey
+    from muster.core.standing import SortKey
 
 
 def place_waiting(plan: Plan) -> Allocator | None:

@@ -72,6 +72,7 @@ class Worker(msgspec.Struct, gc=False):
     phase: WorkerPhase = "placed"
     pid: int = 0
     exit: ExitStatus | None = None
+    held: int = 0  # thousandths of devices, for the accounts
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -98,6 +99,7 @@ class Attempt(msgspec.Struct, gc=False):
     made_room: list[AllocationRef] = []  # the attempts that were stopped so that it got its place
     stopped_for: int = 0  # the job for which it was stopped; 0 = for none
     endpoints: list[Endpoint] = []  # by rank, where each worker has a port of its own
+    worked_ms: int = 0  # the device time that workers which are gone ran for
 
     def ports(self) -> list[Endpoint]:
         """All that its workers are met at: held until it is over."""
@@ -118,11 +120,24 @@ class Attempt(msgspec.Struct, gc=False):
         return False
 
 
+class Account(msgspec.Struct, gc=False):
+    """What a job took so far, by the server's timestamps: of its waits, runs and workers that are over. Device time is
+    in a whole device's milliseconds. `waits_since_ns` is since when it waits (0 = it does not)."""
+
+    waits_since_ns: int = 0
+    waited_ms: int = 0
+    ran_ms: int = 0  # from the start of an attempt's first worker to the end of its last
+    device_ms: int = 0  # held, from the allocation to the end of each worker
+    lost_ms: int = 0  # what attempts had worked for whose job began anew
+
+
 class Job(msgspec.Struct, gc=False):
     """One submission. `attempts` counts all tries, `tries` those that count against the limit, `preemptions` those
     that had to make room, `timeouts` those that ran for their whole time. `since` and `since_at` are since when it
     waits, for its place in the queue: a job whose time ran out waits anew, one stopped for others or by a failure
-    keeps its place."""
+    keeps its place. For that place too: `expected_s` is for how long it was expected to run when it began to wait (0 =
+    nobody knew), `done_ms` for how long its attempts ran as far as they could save what they did, `served_ms` the time
+    of whole devices that they took."""
 
     id: int
     user: str
@@ -144,6 +159,10 @@ class Job(msgspec.Struct, gc=False):
     cancelled_by: str = ""
     cancel_reason: str = ""
     excluded: dict[str, int] = {}  # node → logical time until which the job is not placed there
+    expected_s: int = 0
+    done_ms: int = 0
+    served_ms: int = 0
+    account: Account = Account()
 
 
 class Stray(msgspec.Struct, frozen=True, gc=False):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from muster.core.order import HOUR_NS
 from muster.core.plan import Draft
 from muster.core.queues import ENDLESS, Queue, Vector
 from muster.core.releasing import least_vector
+from muster.core.standing import HOUR_NS
 from muster.core.state import Job
 
 RIPE_POINTS: Final = 300

@@ -2,7 +2,7 @@
 
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s
-from muster.core.order import note_use
+from muster.core.order import note_service, note_use
 from muster.core.state import Attempt, Job, Worker
 from muster.events import types as t
 
@@ -45,3 +45,4 @@ def end_attempt(cluster: Cluster, job: Job) -> None:
         worker.phase = "gone"
         cluster.release(job.id, worker)
     cluster.free_ports(job.attempt)
+    note_service(cluster.state, job, job.attempt, cluster.milli(job))

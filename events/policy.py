@@ -15,7 +15,7 @@ from muster.events.spec import Duration, LabelText, Name, Priority, QueuePath
 PERCENTAGE_PATTERN = r"^(100|[0-9]{1,2})(\.[0-9]{1,2})?%$(?!\n)"
 Percentage = Annotated[str, msgspec.Meta(pattern=PERCENTAGE_PATTERN)]
 Portion = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | Percentage
-OrderName = Literal["fifo", "priority", "fair"]
+OrderName = Literal["fifo", "priority", "fair", "sjf", "srtf", "srsf", "las"]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

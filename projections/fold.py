@@ -21,7 +21,7 @@ from muster.events.log import Entry
 from muster.events.subjects import WRITERS
 from muster.projections import device_rules, job_rules, node_rules, policy_rules, worker_rules
 
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 """Grows whenever the same log gives another state; a snapshot of another version is not read."""
 
 LONGEST_STEP_NS: Final = 60 * SECOND_NS

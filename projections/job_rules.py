@@ -6,7 +6,7 @@ Every rule gives None, or why it was not applied.
 from typing import Final
 
 from muster.core.cluster import START_WINDOW_NS, Cluster
-from muster.core.estimates import expected_s
+from muster.core.estimates import expected_s, note_expected
 from muster.core.order import duration_s, faded, note_use
 from muster.core.quantities import priority_number
 from muster.core.schedule import SECOND_NS
@@ -43,6 +43,7 @@ def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
             job.priority = priority_number(priority)
         note_mix(state.mix, cluster.demand(job))
         cluster.note_kind()
+        note_expected(state, job)
         cluster.enqueue(job)
     return None
 
@@ -155,6 +156,7 @@ def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
     job.phase = "PENDING"
     if event.cause == "timed_out":
         job.since, job.since_at = cluster.state.sequence, cluster.state.time_at
+    note_expected(cluster.state, job)
     cluster.review(job)
     cluster.enqueue(job)
     return None

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from muster.core.cluster import Cluster
+from muster.core.estimates import note_expected
 from muster.core.plan import Plan
 from muster.core.queues import ENDLESS
 from muster.core.schedule import SECOND_NS
@@ -109,6 +110,7 @@ class VirtualCluster:
         )
         job = Job(number, of.user, spec, 0, since=number, since_at=state.time_at)
         state.jobs[number] = job
+        note_expected(state, job)
         self._cluster.enqueue(job)
 
     def _pass(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from muster.core.cluster import Cluster
 from muster.core.estimates import learn
-from muster.core.order import note_use
+from muster.core.order import note_service, note_use
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Attempt, Job, JobPhase, Stray, Worker
 from muster.events import types as t
@@ -160,6 +160,7 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
 
 def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     cluster.free_ports(attempt)
+    note_service(cluster.state, job, attempt, cluster.milli(job))
     retry, failure = job.spec.retry, attempt.failure
     if job.cancelled_by:
         end_cancelled(cluster, job)
