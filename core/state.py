@@ -120,7 +120,7 @@ class Attempt(msgspec.Struct, gc=False):
         return False
 
 
-class Account(msgspec.Struct, gc=False):
+class Account(msgspec.Struct, array_like=True, gc=False):
     """What a job took so far, by the server's timestamps: of its waits, runs and workers that are over. Device time is
     in a whole device's milliseconds. `waits_since_ns` is since when it waits (0 = it does not)."""
 
@@ -162,7 +162,7 @@ class Job(msgspec.Struct, gc=False):
     expected_s: int = 0
     done_ms: int = 0
     served_ms: int = 0
-    account: Account = Account()
+    account: Account = msgspec.field(default_factory=Account)
 
 
 class Stray(msgspec.Struct, frozen=True, gc=False):
