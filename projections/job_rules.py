@@ -13,7 +13,7 @@ from muster.core.schedule import SECOND_NS
 from muster.core.spec_check import flaw
 from muster.core.state import ENDED, Attempt, Job, Key, Room, Stray, Worker
 from muster.events import types as t
-from muster.projections import device_rules, worker_rules
+from muster.projections import accounts, device_rules, worker_rules
 from muster.projections.policy_rules import default_priority, note_mix, queue_flaw
 
 KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
@@ -32,6 +32,7 @@ def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
         state.keys.append(Key(event.user, event.key, state.sequence, state.time_at + KEY_MEMORY_NS))
     job = Job(state.sequence, event.user, event.spec, state.timestamp_ns, since=state.sequence, since_at=state.time_at)
     state.jobs[job.id] = job
+    accounts.begin_wait(job, state.timestamp_ns)
     problem = flaw(event.spec) or queue_flaw(cluster, event.spec.queue)
     if problem:
         worker_rules.end(cluster, job, "REJECTED", problem)
@@ -95,7 +96,10 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     cluster.hold_ports(attempt)
     nodes = state.nodes
     void: list[Worker] = []
-    note_use(cluster.state, job, sum(cluster.occupied(job, worker) for worker in workers))
+    accounts.end_wait(job, state.timestamp_ns)
+    for worker in workers:
+        worker.held = cluster.occupied(job, worker)
+    note_use(cluster.state, job, sum(worker.held for worker in workers))
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)
@@ -154,6 +158,7 @@ def job_requeued(cluster: Cluster, event: t.JobRequeued) -> str | None:
         job.tries -= 1
     job.attempt.over = False
     job.phase = "PENDING"
+    accounts.begin_anew(job, job.attempt, cluster.state.timestamp_ns)
     if event.cause == "timed_out":
         job.since, job.since_at = cluster.state.sequence, cluster.state.time_at
     note_expected(cluster.state, job)
@@ -246,7 +251,7 @@ def job_cancel_requested(cluster: Cluster, event: t.JobCancelRequested) -> str |
         attempt.over = False
         worker_rules.end_cancelled(cluster, job)
     elif attempt is not None:
-        if attempt.stop in worker_rules.MADE_TO_STOP:  # told again, without the time for a checkpoint
+        if attempt.stop in accounts.MADE_TO_STOP:  # told again, without the time for a checkpoint
             attempt.stop_ordered = False
             attempt.stop = "cancelled"
         attempt.stop = attempt.stop or "cancelled"

@@ -11,14 +11,13 @@ from muster.core.order import note_service, note_use
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Attempt, Job, JobPhase, Stray, Worker
 from muster.events import types as t
+from muster.projections import accounts
 
 EXCLUSION_NS: Final = 600 * SECOND_NS
 """How long a job is not placed again on a node that refused its start."""
 UNCOUNTED_LIMIT: Final = 3
 """So often a job is placed at once after a try that never ran; then it leaves the node for a while."""
 FLAPPING_NS: Final = 60 * SECOND_NS
-MADE_TO_STOP: Final = ("preempted", "timed_out")
-"""Stops that are no fault of the job's."""
 
 
 def find_worker(cluster: Cluster, job_id: int, number: int, rank: int) -> tuple[Job, Attempt, Worker] | None:
@@ -119,6 +118,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.exit = exit_status
     cluster.release(job.id, worker)
     note_use(cluster.state, job, -cluster.occupied(job, worker))
+    accounts.end_worker(job, attempt, worker, cluster.state.timestamp_ns)
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
         _note_failure(job, attempt, worker, exit_status)
@@ -160,6 +160,7 @@ def _note_failure(job: Job, attempt: Attempt, worker: Worker, exit_status: t.Exi
 
 def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
     cluster.free_ports(attempt)
+    accounts.end_attempt(job, attempt, cluster.state.timestamp_ns)
     note_service(cluster.state, job, attempt, cluster.milli(job))
     retry, failure = job.spec.retry, attempt.failure
     if job.cancelled_by:
@@ -170,7 +171,7 @@ def _finish_attempt(cluster: Cluster, job: Job, attempt: Attempt) -> None:
         job.exit_code = 0
         _learn(cluster, job, attempt)
         end(cluster, job, "COMPLETED", "")
-    elif attempt.stop in MADE_TO_STOP and failure in (None, "node_fail"):
+    elif attempt.stop in accounts.MADE_TO_STOP and failure in (None, "node_fail"):
         attempt.failure = None
         if attempt.stop == "timed_out" and job.spec.limits.on_timeout == "kill":
             end(cluster, job, "TIMEOUT", job.reason)
@@ -214,6 +215,7 @@ def end(cluster: Cluster, job: Job, phase: JobPhase, reason: str) -> None:
     state = cluster.state
     job.phase = phase
     job.reason = reason
+    accounts.end_wait(job, state.timestamp_ns)
     job.ended_ns = state.timestamp_ns
     state.ended.append((state.time_at, job.id))
     state.jobs_ended[phase] = state.jobs_ended.get(phase, 0) + 1
