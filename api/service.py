@@ -1,6 +1,6 @@
 """What the handlers work with, and how a read finds its state: live from the fold, or past by replay.
 
-Rules: `at` names the state after one entry (a sequence, an RFC 3339 time, or `-10m`); `min_seq` waits until the fold
+Rules: `at` names the state after one entry (`muster.projections.moments` says how); `min_seq` waits until the fold
 has come that far, so that a caller sees its own write. A read never changes anything.
 """
 
@@ -17,15 +17,15 @@ from muster.api.parameters import integer
 from muster.api.problems import ApiError, bad_parameter
 from muster.api.samples import LastSamples
 from muster.api.submitting import Submitter
-from muster.api.times import listed_time
 from muster.core.cluster import Cluster
 from muster.core.state import State
 from muster.events.log import Entry, Log
 from muster.node_agent.link import LogAsk
 from muster.projections.follower import Follower
+from muster.projections.moments import MomentError
 from muster.projections.read_models import mentioned_jobs
 from muster.projections.store import Store
-from muster.projections.timetravel import MomentError, TimeTravel
+from muster.projections.timetravel import TimeTravel
 
 MIN_SEQ_WAIT_S: Final = 10.0
 
@@ -125,13 +125,12 @@ async def moment_of(request: web.Request) -> Moment:
     return Moment(cluster, cluster.state.timestamp_ns, past=True)
 
 
-async def sequence_at(service: Service, text: str) -> int:
-    """The sequence that an `at` names; a time as lists print it takes in all that they show at that time."""
-    now_ns = time.time_ns()
+async def sequence_at(service: Service, text: str, name: str = "at") -> int:
+    """The sequence that a parameter's moment names."""
     try:
-        return await service.past.resolve(listed_time(text, now_ns) or text, now_ns)
+        return await service.past.resolve(text, time.time_ns())
     except MomentError as error:
-        raise bad_parameter("at", str(error)) from error
+        raise bad_parameter(name, str(error)) from error
 
 
 async def see_job(service: Service, job: int) -> None:

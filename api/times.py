@@ -1,11 +1,9 @@
 """Times and sizes as people read them. Standard library only: the command line uses it too."""
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 _NS: Final = 1_000_000_000
-_LISTED: Final = re.compile(r"(?:(\d{4}-\d\d-\d\d) )?((?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?(?: UTC)?")
 
 
 def rfc3339(timestamp_ns: int) -> str:
@@ -28,23 +26,6 @@ def moment(text: str, day: str, *, milliseconds: bool = False) -> str:
     """A time that `rfc3339` wrote, for a table: `14:05:00`, and `2026-01-31 14:05:00` where it is not of `day`."""
     clock = text[11:23] if milliseconds else text[11:19]
     return clock if text[:10] == day else f"{text[:10]} {clock}"
-
-
-def listed_time(text: str, now_ns: int) -> str | None:
-    """A time in UTC as lists print it (`14:05:00`, `14:05:00.123`, or with its date before it) as RFC 3339: the last
-    nanosecond that is printed so, at most `now_ns`. Without a date it is the last such time that has come. None for
-    what is written otherwise."""
-    match = _LISTED.fullmatch(text)
-    if match is None:
-        return None
-    day, clock, fraction = match.groups()
-    now = rfc3339(now_ns)
-    time = f"{clock}.{fraction or ''}"
-    if day is None:
-        has_come = f"{now[:11]}{time}" <= now[: 11 + len(time)]
-        day = now[:10] if has_come else f"{datetime.fromisoformat(now[:10]) - timedelta(days=1):%Y-%m-%d}"
-    latest = f"{day}T{time.ljust(len('14:05:00.') + 9, '9')}Z"
-    return now if latest[:19] == now[:19] and latest > now else latest
 
 
 def to_ms(text: str | None) -> str | None:

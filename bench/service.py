@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.table import Row, percentile
-from muster.projections.timetravel import parse_time_ns
+from muster.projections.moments import parse_time_ns
 
 CLIENTS: Final = 64
 SUBMISSIONS: Final = 12_000

@@ -21,11 +21,9 @@ from muster.projections.mirror_writer import Batch, MirrorWriter
 from muster.projections.read_models import job_row
 from muster.projections.replay import ChangedJobs, cold_start, snapshot_of
 from muster.projections.schema import StoreError
+from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
 from muster.projections.store import Store
 
-SNAPSHOT_ENTRIES: Final = 10_000
-STATE_BYTES_PER_ENTRY: Final = 64
-"""A snapshot waits until as many entries came in as its size divided by this: a large state is written less often."""
 RECENT_ENTRIES: Final = 4096
 
 
@@ -47,7 +45,7 @@ class Follower:
         store: Store | None = None,
         *,
         other_mirrors: Sequence[Path] = (),
-        snapshot_entries: int = SNAPSHOT_ENTRIES,
+        snapshot_entries: int = SPACING_ENTRIES,
     ) -> None:
         self.fold = Fold.empty()
         self._log = log
@@ -213,7 +211,7 @@ class Follower:
         if self.position < self._next_snapshot:
             return None
         snapshot = snapshot_of(self.fold)
-        self._next_snapshot = self.position + max(self._snapshot_entries, len(snapshot.state) // STATE_BYTES_PER_ENTRY)
+        self._next_snapshot = self.position + spacing_entries(len(snapshot.state), self._snapshot_entries)
         return snapshot
 
     async def _entry_elsewhere(self, missing: MissingEntryError) -> Entry:

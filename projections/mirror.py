@@ -107,19 +107,26 @@ class Mirror:
 
     def snapshots(self, sequence: int, fold_version: int) -> Iterator[Snapshot]:
         """Snapshots of this fold version at or before `sequence`, newest first; damaged ones are passed over."""
-        candidates = self._connection.execute(
-            "SELECT sequence FROM snapshots WHERE fold_version = ? AND sequence <= ? ORDER BY sequence DESC",
-            (fold_version, sequence),
-        ).fetchall()
-        for candidate in candidates:
-            row = self._connection.execute("SELECT * FROM snapshots WHERE sequence = ?", candidate).fetchone()
-            if row is None:  # thinned meanwhile
-                continue
+        while True:
+            row = self._connection.execute(
+                "SELECT * FROM snapshots WHERE fold_version = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1",
+                (fold_version, sequence),
+            ).fetchone()
+            if row is None:
+                return
+            sequence = row[0] - 1
             try:
                 state = zlib.decompress(row[4])
             except zlib.error:
                 continue
             yield Snapshot(row[0], row[1], row[2], row[3], state)
+
+    def snapshot_before(self, sequence: int, fold_version: int) -> int:
+        """Where the last snapshot of this fold version at or before `sequence` stands (0 = nowhere)."""
+        found: int | None = self._connection.execute(
+            "SELECT max(sequence) FROM snapshots WHERE fold_version = ? AND sequence <= ?", (fold_version, sequence)
+        ).fetchone()[0]
+        return found or 0
 
     def sequence_at(self, timestamp_ns: int) -> int:
         """The last entry not after a time (0 = none), by bisection: timestamps grow along the log. Where the
@@ -135,19 +142,6 @@ class Mirror:
             else:
                 high = middle - 1
         return low
-
-
-def superfluous(sequences: Iterable[int], head: int, share: int = 8) -> list[int]:
-    """Which of the snapshots at `sequences` may go: those whose neighbours stand no further apart than an eighth
-    (1 / `share`) of their age in entries. What stays grows with the logarithm of the log, and a replay to a moment
-    `n` entries ago takes at most about `n / share` of them."""
-    kept: list[int] = []
-    dropped: list[int] = []
-    for sequence in sorted(sequences, reverse=True):
-        while len(kept) > 1 and kept[-2] - sequence <= (head - kept[-2]) // share:
-            dropped.append(kept.pop())
-        kept.append(sequence)
-    return sorted(dropped)
 
 
 def contiguous(rows: Iterable[MirrorRow]) -> bool:

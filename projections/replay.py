@@ -8,6 +8,7 @@ begins at the snapshot before, and in the end at the first entry.
 import gc
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror, Snapshot
 from muster.projections.read_models import job_row
 from muster.projections.schema import StoreError, connect, usable
-from muster.projections.store import UPSERT_JOB
+from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
+from muster.projections.store import SAVE_SNAPSHOT, UPSERT_JOB, ZLIB_LEVEL
 
 if TYPE_CHECKING:
     from muster.core.state import Job
@@ -92,7 +94,7 @@ def rebuild_models(path: Path, cancelled: threading.Event | None = None) -> None
             writer.execute("BEGIN IMMEDIATE")
             writer.execute("DELETE FROM jobs")
             writer.execute("DELETE FROM snapshots WHERE fold_version <> ?", (FOLD_VERSION,))
-            _fill_jobs(mirror, writer, cancelled)
+            _fill_models(mirror, writer, cancelled)
             writer.execute("UPDATE models SET fold_version = ?", (FOLD_VERSION,))
             writer.execute("COMMIT")
         except sqlite3.Error as error:
@@ -101,8 +103,10 @@ def rebuild_models(path: Path, cancelled: threading.Event | None = None) -> None
             writer.close()
 
 
-def _fill_jobs(mirror: Mirror, writer: sqlite3.Connection, cancelled: threading.Event | None) -> None:
+def _fill_models(mirror: Mirror, writer: sqlite3.Connection, cancelled: threading.Event | None) -> None:
+    """Every job as its last entry left it, and snapshots on the way, so that this version has its past at once."""
     fold = Fold.empty()
+    due = SPACING_ENTRIES
     for chunk in mirror.entries(1, mirror.position()):
         if cancelled is not None and cancelled.is_set():
             raise ReplayCancelledError
@@ -112,17 +116,23 @@ def _fill_jobs(mirror: Mirror, writer: sqlite3.Connection, cancelled: threading.
             if fold.touched:
                 changed.note(fold)
         writer.executemany(UPSERT_JOB, [job_row(job) for job in changed.jobs.values()])
+        sequence = fold.cluster.state.sequence
+        if sequence >= due:
+            snapshot = snapshot_of(fold)
+            writer.execute(SAVE_SNAPSHOT, (*snapshot[:4], zlib.compress(snapshot.state, ZLIB_LEVEL)))
+            due = sequence + spacing_entries(len(snapshot.state))
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """No cycle collection while a large state is built, which holds no garbage; afterwards what was built is taken
-    out of the collector's sight."""
+def collector_at_rest(*, for_good: bool = True) -> Iterator[None]:
+    """No cycle collection while a large state is built, which holds no garbage; where that is there `for_good`, it is
+    taken out of the collector's sight afterwards."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-        gc.freeze()
+        if for_good:
+            gc.freeze()
     finally:
         if enabled:
             gc.enable()

@@ -17,9 +17,10 @@ import aiosqlite
 
 from muster.core.state import Job
 from muster.events.log import Entry
-from muster.projections.mirror import Mirror, MirrorRow, Snapshot, contiguous, superfluous
+from muster.projections.mirror import Mirror, MirrorRow, Snapshot, contiguous
 from muster.projections.read_models import PAGE_LIMIT, JobQuery, JobRow, decode_job, mentioned_jobs
 from muster.projections.schema import StoreError, connect, prepare, usable, write_error
+from muster.projections.snapshots import limit_bytes, superfluous
 
 UPSERT_JOB: Final = """
 INSERT INTO jobs (id, user, queue, name, phase, submitted_ns, started_ns, ended_ns, exit_code, reason, job)
@@ -29,7 +30,8 @@ ended_ns = excluded.ended_ns, exit_code = excluded.exit_code, reason = excluded.
 """
 _INSERT_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?)"
 _INSERT_MENTION: Final = "INSERT INTO job_entries VALUES (?, ?)"
-_SAVE_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)"
+SAVE_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)"
+ZLIB_LEVEL: Final = 1
 
 
 class Store:
@@ -85,7 +87,7 @@ class Store:
         self.position = rows[-1].sequence
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot of a state at or before the position; older ones are thinned. Raises StoreError."""
+        """Keep a snapshot of a state up to the position. Others go where they take too much. Raises StoreError."""
         async with self._transaction():
             await self._put_snapshot(snapshot)
 
@@ -95,11 +97,17 @@ class Store:
             raise StoreError(
                 f"a snapshot of entry {snapshot.sequence} is ahead of the mirror, which ends at {position}"
             )
-        state = await asyncio.to_thread(zlib.compress, snapshot.state, 1)
-        await self._writer.execute(_SAVE_SNAPSHOT, (*snapshot[:4], state))
-        kept = await self._writer.execute_fetchall("SELECT sequence FROM snapshots")
-        gone = superfluous((row[0] for row in kept), position)
+        state = await asyncio.to_thread(zlib.compress, snapshot.state, ZLIB_LEVEL)
+        await self._writer.execute(SAVE_SNAPSHOT, (*snapshot[:4], state))
+        kept = await self._writer.execute_fetchall("SELECT sequence, length(state) FROM snapshots")
+        gone = superfluous(((row[0], row[1]) for row in kept), limit_bytes(await self._file_bytes()))
         await self._writer.executemany("DELETE FROM snapshots WHERE sequence = ?", [(sequence,) for sequence in gone])
+
+    async def _file_bytes(self) -> int:
+        rows = await self._writer.execute_fetchall(
+            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
+        return int(next(iter(rows))[0])
 
     async def nearest_snapshot(self, sequence: int, fold_version: int) -> Snapshot | None:
         """The newest undamaged snapshot of this fold version at or before `sequence`."""

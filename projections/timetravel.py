@@ -1,70 +1,36 @@
 """The state at any past moment: which entry a moment is, and the fold up to it.
 
-A moment is written as a sequence (`1042`), as an RFC 3339 time (the last entry not after it), or as a span before
-now (`-10m`). Past states come from the nearest snapshot and the mirror in a worker thread, and from the log for what
-the mirror has not got yet.
+Past states come from the nearest snapshot and the mirror in a worker thread, and from the log for what the mirror has
+not got yet.
 """
 
 import asyncio
-import re
+import contextlib
 import threading
 from collections import OrderedDict
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from muster.events.log import Log
-from muster.projections.fold import Fold
-from muster.projections.mirror import CHUNK, Mirror
-from muster.projections.replay import fold_at
+from muster.projections.fold import FOLD_VERSION, Fold
+from muster.projections.mirror import CHUNK, Mirror, Snapshot
+from muster.projections.moments import MomentError, parse_moment
+from muster.projections.replay import collector_at_rest, fold_at, snapshot_of
+from muster.projections.schema import StoreError
+from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
 from muster.projections.store import Store
 
 CACHED_STATES: Final = 8
 CACHED_JOBS: Final = 40_000
 """In all cached states together, about 4 KiB each; the last one asked for is kept whatever it has."""
 
-_SECOND_NS: Final = 1_000_000_000
-_SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
-_SPAN: Final = re.compile(r"-([0-9]{1,9})(s|m|h|d)")
-_SPAN_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_TIME: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class MomentError(ValueError):
-    """What was asked for is no moment of this log; the message says why."""
-
-
-def parse_time_ns(text: str) -> int | None:
-    """An RFC 3339 time as ns since 1970, to the nanosecond; None for what is not written as one. Raises MomentError
-    for one that no calendar has."""
-    match = _TIME.fullmatch(text)
-    if match is None:
-        return None
-    day, clock, fraction, zone = match.groups()
-    try:
-        moment = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone in 'Zz' else zone}")
-    except ValueError as error:
-        raise MomentError(f"{text!r} is no time: {error}") from None
-    return (moment - _EPOCH) // timedelta(seconds=1) * _SECOND_NS + int((fraction or "").ljust(9, "0"))
-
 
 async def resolve_moment(store: Store, log: Log, at: str, now_ns: int) -> int:
-    """The sequence that `at` names, `now_ns` being the present. Raises MomentError for what is no moment, lies before
-    the first entry or in the future, LogError."""
-    if _SEQUENCE.fullmatch(at):
-        return await _check_sequence(store, log, int(at))
-    span = _SPAN.fullmatch(at)
-    time_ns = now_ns - int(span[1]) * _SPAN_S[span[2]] * _SECOND_NS if span else parse_time_ns(at)
-    if time_ns is None:
-        raise MomentError(
-            f"{at[:64]!r} is no moment: write a sequence such as 1042, a time such as 2030-01-31T14:05:00Z,"
-            " or a span before now such as -10m"
-        )
-    if time_ns > now_ns:
-        raise MomentError(f"{at} is in the future")
-    sequence = await _sequence_at(store, log, time_ns)
+    """The sequence that `at` names, `now_ns` being the present: of a time, that of the last entry not after it. Raises
+    MomentError for what is no moment, lies before the first entry or in the future, LogError."""
+    named = parse_moment(at, now_ns)
+    if named.sequence is not None:
+        return await _check_sequence(store, log, named.sequence)
+    sequence = await _sequence_at(store, log, named.time_ns)
     if sequence == 0:
         raise MomentError(f"{at} is before the first entry of the log")
     return sequence
@@ -95,14 +61,18 @@ async def state_at(store: Store, log: Log, sequence: int) -> Fold:
     mirrored = min(sequence, store.position)
     cancelled = threading.Event()
 
-    def replay() -> Fold:
-        with Mirror(store.path) as mirror:
-            return fold_at(mirror, mirrored, cancelled)
+    def replay() -> tuple[Fold, Snapshot | None]:
+        with Mirror(store.path) as mirror, collector_at_rest(for_good=False):
+            fold = fold_at(mirror, mirrored, cancelled)
+            return fold, _missing_snapshot(mirror, fold)
 
     try:
-        fold = await asyncio.to_thread(replay)
+        fold, snapshot = await asyncio.to_thread(replay)
     finally:
         cancelled.set()
+    if snapshot is not None:
+        with contextlib.suppress(StoreError):  # a full disk, or a file for reading only, makes the next time slow too
+            await store.save_snapshot(snapshot)
     state = fold.cluster.state
     while state.sequence < sequence:
         entries = await log.read(state.sequence + 1, min(CHUNK, sequence - state.sequence))
@@ -111,6 +81,16 @@ async def state_at(store: Store, log: Log, sequence: int) -> Fold:
         fold.apply_all(entries)
         await asyncio.sleep(0)
     return fold
+
+
+def _missing_snapshot(mirror: Mirror, fold: Fold) -> Snapshot | None:
+    """The state as a snapshot where none is near: an earlier program took fewer, or thinned them with age."""
+    sequence = fold.cluster.state.sequence
+    distance = sequence - mirror.snapshot_before(sequence, FOLD_VERSION)
+    if distance <= 2 * SPACING_ENTRIES:
+        return None
+    snapshot = snapshot_of(fold)
+    return snapshot if distance > 2 * spacing_entries(len(snapshot.state)) else None
 
 
 class TimeTravel:

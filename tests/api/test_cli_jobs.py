@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from muster.api import cli_base, cli_jobs
 from muster.api.cli import main
-from muster.api.times import listed_time, moment, to_ms
+from muster.api.times import moment, to_ms
 from muster.events.types import ExitStatus, JobRequeued, WorkerExited, WorkerStarted
 
 Muster = Callable[..., Result]
@@ -180,25 +180,6 @@ def test_times_for_people() -> None:
     assert moment(written, "2026-02-01") == "2026-01-31 12:00:00"
     assert to_ms(written) == "2026-01-31T12:00:00.123Z"
     assert to_ms(None) is None
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("14:05:00", "2026-01-31T14:05:00.999999999Z"),
-        ("14:05:00.123", "2026-01-31T14:05:00.123999999Z"),
-        ("16:00:00", "2026-01-31T16:00:00.500000000Z"),  # the second that has begun, as far as it has come
-        ("16:00:01", "2026-01-30T16:00:01.999999999Z"),
-        ("2026-01-02 03:04:05", "2026-01-02T03:04:05.999999999Z"),
-        ("2026-01-02 03:04:05 UTC", "2026-01-02T03:04:05.999999999Z"),
-        ("2026-01-02T03:04:05Z", None),
-        ("24:00:00", None),
-        ("14:05", None),
-    ],
-)
-def test_times_as_lists_print_them(written: str, meant: str | None) -> None:
-    now_ns = round(datetime(2026, 1, 31, 16, tzinfo=UTC).timestamp()) * 10**9 + 5 * 10**8
-    assert listed_time(written, now_ns) == meant
 
 
 def test_show_gives_times_to_the_millisecond(muster: Muster) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import random
 import signal
 import sqlite3
 import sys
@@ -15,9 +16,11 @@ import pytest
 from muster.core.state import Job
 from muster.events.log import Entry
 from muster.events.spec import JobSpec
-from muster.projections.mirror import Mirror, MirrorRow, Snapshot, superfluous
+from muster.projections import snapshots
+from muster.projections.mirror import Mirror, MirrorRow, Snapshot
 from muster.projections.read_models import JobQuery, job_row, mentioned_jobs
 from muster.projections.schema import StoreError
+from muster.projections.snapshots import superfluous
 from muster.projections.store import Store
 
 SECOND = 1_000_000_000
@@ -174,17 +177,30 @@ async def test_a_snapshot_ahead_of_the_mirror_is_refused(store: Store) -> None:
     assert store.position == 5
 
 
-def test_snapshots_thin_out_with_age_and_stay_near_every_moment() -> None:
-    kept: list[int] = []
-    for head in range(10_000, 5_000_001, 10_000):
-        kept.append(head)
-        gone = set(superfluous(kept, head))
-        kept = [sequence for sequence in kept if sequence not in gone]
-        assert kept[0] == 10_000
-        assert kept[-1] == head
-    assert len(kept) < 60
-    for older, newer in pairwise(kept):
-        assert newer - older <= max(10_000, (5_000_000 - older) // 4)
+async def test_snapshots_are_kept_evenly_within_their_share_of_the_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "LEAST_LIMIT_BYTES", 40_000)
+    noise = random.Random(1).randbytes(10_000)  # as large compressed as not
+    for last in range(100, 1001, 100):
+        await store.append(rows(last - 99, last), snapshots=[Snapshot(last, 1, b"c" * 16, last, noise)])
+    kept = [snapshot.sequence for snapshot in mirrored_snapshots(store)]
+    assert 3 <= len(kept) <= 4, "a snapshot takes ten thousand bytes, and a little more"
+    assert kept[0] == 1000, "the newest stays"
+    assert max(then - before for before, then in pairwise([0, *reversed(kept)])) <= 400
+
+
+def mirrored_snapshots(store: Store) -> list[Snapshot]:
+    with Mirror(store.path) as mirror:
+        return list(mirror.snapshots(10_000, 1))
+
+
+def test_those_that_stand_closest_go_first_and_of_equals_the_oldest() -> None:
+    of_ten = [(sequence, 10) for sequence in (100, 200, 300, 350, 400)]
+    assert superfluous(of_ten, 50) == []
+    assert superfluous(of_ten, 40) == [350]
+    assert superfluous(of_ten, 30) == [350, 100]
+    assert superfluous(of_ten, 0) == [350, 100, 300, 200], "the newest stays"
 
 
 # -- read models ------------------------------------------------------------------------------------------------
