@@ -15,8 +15,10 @@ A trace is a CSV file with a line of column names, by which its kind is known, o
 import csv
 import gzip
 import lzma
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -119,12 +121,17 @@ def read_trace(path: Path) -> Trace:
     """A trace of any of the kinds. Raises TraceError."""
     from muster.projections.swf import read_swf  # noqa: PLC0415 - it builds on this module
 
+    with reading(path) as file:
+        return read_swf(str(path), file) if ".swf" in path.suffixes else _read_csv(str(path), file)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[TextIO]:
+    """A file as text, unpacked. What of it cannot be read raises TraceError."""
     try:
         with opened(path) as file:
-            if ".swf" in path.suffixes:
-                return read_swf(str(path), file)
-            return _read_csv(str(path), file)
-    except (OSError, EOFError, lzma.LZMAError) as error:
+            yield file
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise TraceError(f"{path} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is not text in UTF-8") from error

@@ -8,9 +8,9 @@ from collections import defaultdict
 
 import pytest
 
-from bench.openb import DATA, Trace, empty_cluster, fill, read_orders, read_trace, scheme
-from muster.core.fragmentation import DeviceLeft, Measure
-from muster.core.node_room import NodeRoom
+from bench.openb import DATA, filling, orders
+from muster.projections.fill_lists import Filling, arrivals
+from muster.projections.fillup import Fragments, empty_cluster, fill, mix
 
 COLUMNS = range(9)
 TOTAL = 6_212_000
@@ -26,39 +26,32 @@ def published(table: str, policy: str) -> list[float]:
     raise AssertionError(f"no {policy} in {table}")
 
 
-def fragmentation_of(measure: Measure, room: NodeRoom) -> int:
-    kinds = [measure.kind(device) for device in room.inventory.devices]
-    return measure.amount(room.cpus, tuple(map(DeviceLeft, kinds, room.device_compute, room.device_memory_mib)))
-
-
 @pytest.fixture(scope="module")
-def trace() -> Trace:
-    return read_trace()
+def trace() -> Filling:
+    return filling()
 
 
-def test_fragmentation_follows_the_published_curve(trace: Trace) -> None:
+def test_fragmentation_follows_the_published_curve(trace: Filling) -> None:
+    assert len(mix(trace, 95)) == 35
     capacity = empty_cluster(trace, "fragmentation")
-    mix = scheme(trace, "fragmentation").mix
-    assert len(mix) == 35
-    measure = Measure(mix)
-    by_node = {name: fragmentation_of(measure, room) for name, room in capacity.rooms.items()}
+    fragments = Fragments(trace, capacity.rooms)
     columns: dict[int, list[float]] = defaultdict(list)
-    for step in fill(capacity, (trace.tasks[number] for number in read_orders()[42])):
+    for step in fill(capacity, arrivals(trace, orders(), 42)):
         column = round(100 * step.arrived / TOTAL)
         if column not in COLUMNS:
             break
-        by_node[step.node] = fragmentation_of(measure, capacity.rooms[step.node])
-        columns[column].append(100 * sum(by_node.values()) / measure.total / TOTAL)
+        fragments.review(step.node)
+        columns[column].append(fragments.percent)
 
     curve = [statistics.mean(columns[column]) for column in COLUMNS]
 
     assert curve == pytest.approx(published("frag", "06-FGD"), abs=0.012)
 
 
-def test_what_arrives_is_in_use_while_nothing_is_refused(trace: Trace) -> None:
+def test_what_arrives_is_in_use_while_nothing_is_refused(trace: Filling) -> None:
     capacity = empty_cluster(trace, "best-fit")
     columns: dict[int, list[float]] = defaultdict(list)
-    for step in fill(capacity, (trace.tasks[number] for number in read_orders()[42])):
+    for step in fill(capacity, arrivals(trace, orders(), 42)):
         column = round(100 * step.arrived / TOTAL)
         if column not in COLUMNS:
             break
