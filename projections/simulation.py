@@ -5,19 +5,25 @@ from typing import Final
 
 import msgspec
 
-from muster.events.policy import Backfill, Policy, Preemption
+from muster.events.policy import Backfill, OrderName, Policy, Preemption
 from muster.projections.traces import WHOLE, TraceJob
 from muster.projections.virtual import Outcome, Run
 
 SECOND: Final = 1e9
 
+
+def _policy(order: OrderName, backfill: Backfill) -> Policy:
+    return Policy(order=order, backfill=backfill, preemption=Preemption(mode="none"), topology=[])
+
+
 POLICIES: Final = {
-    "fifo": Policy(order="fifo", backfill=Backfill(mode="none"), preemption=Preemption(mode="none"), topology=[]),
-    "easy": Policy(
-        order="fifo", backfill=Backfill(depth=200, keep="time"), preemption=Preemption(mode="none"), topology=[]
-    ),
+    "fifo": _policy("fifo", Backfill(mode="none")),
+    "easy": _policy("fifo", Backfill(depth=200, keep="time")),
+    "sjf": _policy("sjf", Backfill(mode="none")),
+    "fair": _policy("fair", Backfill(depth=200, keep="time")),
 }
-"""`fifo`: the head blocks. `easy`: those of the 200 behind it start that do not put off its start."""
+"""`fifo`: the head blocks. `easy`: those of the 200 behind it start that do not put off its start. `sjf`: the shortest
+first, which blocks. `fair`: the user who uses least first, with the same backfill."""
 
 
 class Spread(msgspec.Struct, frozen=True):
