@@ -13,7 +13,7 @@ from log_maker import RandomCluster, fill, fold_of, grow, log_of, rows_of
 
 from muster.events.log import Entry, MissingEntryError
 from muster.events.memory import MemoryLog
-from muster.projections import mirror_writer
+from muster.projections import mirror_writer, replay
 from muster.projections.fold import FOLD_VERSION
 from muster.projections.follower import Follower, FollowerStoppedError, StoreMismatchError
 from muster.projections.mirror import Mirror, MirrorRow
@@ -290,7 +290,9 @@ async def test_a_damaged_snapshot_is_passed_over(store: Store) -> None:
     assert follower.fold.state_bytes() == state(ENTRIES)
 
 
-async def test_another_folds_read_models_are_made_anew(store: Store) -> None:
+async def test_another_folds_read_models_are_made_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "SPACING_ENTRIES", 1000)
+    monkeypatch.setattr(replay, "spacing_entries", lambda _: 1000)
     follower = Follower(log_of(ENTRIES), store)
     async with running(follower):
         await follower.wait_for(len(ENTRIES), DEADLINE_S)
@@ -306,6 +308,9 @@ async def test_another_folds_read_models_are_made_anew(store: Store) -> None:
         await again.wait_for(len(ENTRIES), DEADLINE_S)
     assert await store.jobs(JobQuery(limit=1000)) == before
     assert again.fold.state_bytes() == state(ENTRIES)
+    on_the_way = await store.nearest_snapshot(1499, FOLD_VERSION)
+    assert on_the_way is not None, "past moments are as near as before"
+    assert (on_the_way.sequence, on_the_way.state) == (1000, state(ENTRIES[:1000]))
 
 
 # -- missing entries --------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Past states: the same as folding from the start; moments as people write them."""
 
+import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +10,11 @@ from cluster_script import SECOND
 from log_maker import RandomCluster, fill, fold_of, log_of
 
 from muster.events.memory import MemoryLog
+from muster.projections import timetravel
+from muster.projections.fold import FOLD_VERSION, Fold
+from muster.projections.follower import Follower
 from muster.projections.moments import MomentError
+from muster.projections.snapshots import SPACING_ENTRIES
 from muster.projections.store import Store
 from muster.projections.timetravel import TimeTravel, resolve_moment, state_at
 
@@ -37,6 +43,42 @@ async def test_every_past_state_equals_the_fold_from_the_start(store: Store, log
         assert fold.state_bytes() == fold_of(ENTRIES[:sequence]).state_bytes()
     with pytest.raises(MomentError, match="ends at entry"):
         await state_at(store, log, len(ENTRIES) + 1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "spacing"), [(6_000, 500), pytest.param(100_000, SPACING_ENTRIES, marks=pytest.mark.slow)]
+)
+async def test_two_hundred_moments_of_a_mirror_equal_the_fold_from_the_start(
+    tmp_path: Path, entries: int, spacing: int
+) -> None:
+    log = log_of(RandomCluster(seed=12, entries=entries).entries)
+    store = await Store.open(tmp_path / "long.db")
+    following = asyncio.create_task((follower := Follower(log, store, snapshot_entries=spacing)).run())
+    await follower.wait_for(len(log.entries), 300)
+    following.cancel()
+    await asyncio.wait({following})
+    at_random = random.Random(13)
+    brute, begun = Fold.empty(), 0
+    for sequence in sorted(at_random.randint(1, len(log.entries)) for _ in range(200)):
+        brute.apply_all(log.entries[begun:sequence])
+        begun = sequence
+        assert (await state_at(store, log, sequence)).state_bytes() == brute.state_bytes()
+    await store.close()
+
+
+async def test_what_is_far_from_any_snapshot_is_near_one_when_it_is_visited_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timetravel, "SPACING_ENTRIES", 100)
+    monkeypatch.setattr(timetravel, "spacing_entries", lambda _: 100)
+    store = await Store.open(tmp_path / "thinned.db")
+    await fill(store, ENTRIES, (1200,))
+    for sequence, near in ((199, 0), (700, 700), (850, 700), (1250, 1200)):
+        await state_at(store, log_of(ENTRIES), sequence)
+        found = await store.nearest_snapshot(sequence, FOLD_VERSION)
+        assert (found.sequence if found else 0) == near
+    assert (await state_at(store, log_of(ENTRIES), 701)).state_bytes() == fold_of(ENTRIES[:701]).state_bytes()
+    await store.close()
 
 
 async def test_asking_again_gives_the_kept_state_and_few_are_kept(store: Store, log: MemoryLog) -> None:
