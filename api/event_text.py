@@ -29,11 +29,11 @@ def event_line(event: dict[str, Any], day: str) -> str:
 def _words(kind: str, data: dict[str, Any]) -> list[str]:
     match kind:
         case "QueueConfigured":
-            return [f"user={data.get('user')}", *_settings(data.get("queue") or {})]
+            return [f"user={data.get('user')}", *settings(data.get("queue") or {})]
         case "QueueRemoved":
             return [f"user={data.get('user')}", f"name={data.get('name')}"]
         case "PolicyChanged":
-            return [f"user={data.get('user')}", *(_settings(data.get("policy") or {}) or ["all as by default"])]
+            return [f"user={data.get('user')}", *(settings(data.get("policy") or {}) or ["all as by default"])]
         case "DeviceFaulted":
             return [f"node={data.get('node')}", *_plain(data.get("fault") or {}, without=("uuid",))]
         case "DeviceRecovered":
@@ -64,14 +64,14 @@ def _foreign(uses: list[dict[str, Any]]) -> str:
     return ",".join(f"{use['index']}:{mib(use['memory_mib'])}" for use in uses)
 
 
-def _settings(table: dict[str, Any], prefix: str = "") -> list[str]:
+def settings(table: dict[str, Any], prefix: str = "") -> list[str]:
     """What a configuration says, by dotted names; what it leaves at its default is not in an entry."""
     found: list[str] = []
     for name, value in table.items():
         if isinstance(value, dict):
-            found += _settings(value, f"{prefix}{name}.")
+            found += settings(value, f"{prefix}{name}.")
         elif name == "lanes":
-            found += [word for lane in value for word in _settings(lane, f"lane.{lane.get('name')}.")]
+            found += [word for lane in value for word in settings(lane, f"lane.{lane.get('name')}.")]
         elif not (prefix.startswith("lane.") and name == "name"):
             found.append(f"{prefix}{name}={','.join(map(str, value)) if isinstance(value, list) else value}")
     return found
