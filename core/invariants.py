@@ -1,5 +1,5 @@
 """What must hold of the state after every entry: each comment of `core.state` as an assertion, and the indexes equal
-to ones computed afresh. For tests and audits; it looks at everything."""
+to ones computed afresh. For tests and audits: of everything, or of one job or node as an entry touched it."""
 
 from muster.core.cluster import Cluster
 from muster.core.state import ENDED, PHASE_CODES, Job, Node
@@ -8,15 +8,22 @@ from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 def check_invariants(cluster: Cluster) -> None:
     """Raises AssertionError with the sequence and what does not hold."""
-    for job in cluster.state.jobs.values():
-        _check_job(cluster, job)
-    for node in cluster.state.nodes.values():
-        _check_devices(cluster, node)
-    _check_claims(cluster)
     _check_indexes(cluster)
+    for job in cluster.state.jobs.values():
+        check_job(cluster, job)
+    for node in cluster.state.nodes.values():
+        check_node(cluster, node)
+    _check_ports(cluster)
 
 
-def _check_job(cluster: Cluster, job: Job) -> None:
+def check_node(cluster: Cluster, node: Node) -> None:
+    """What must hold of one node: its devices, and what is promised of them. Raises as `check_invariants`."""
+    _check_devices(cluster, node)
+    _check_claims(cluster, node)
+
+
+def check_job(cluster: Cluster, job: Job) -> None:
+    """What must hold of one job, and of its place in the work lists. Raises as `check_invariants`."""
     where = f"after entry {cluster.state.sequence}, job {job.id} ({job.phase})"
     attempt = job.attempt
     assert job.phase in PHASE_CODES, where
@@ -61,10 +68,37 @@ def _check_devices(cluster: Cluster, node: Node) -> None:
     assert all(node.foreign_mib.values()), f"{where}: foreign processes hold nothing of a device"
 
 
-def _check_claims(cluster: Cluster) -> None:
-    """No device is promised beyond what it has, in any dimension; no port is held twice at one address."""
-    memory_mib: dict[tuple[str, int], int] = {}
-    compute: dict[tuple[str, int], int] = {}
+def _check_claims(cluster: Cluster, node: Node) -> None:
+    """No device is promised beyond what it has, in any dimension."""
+    name, sequence, jobs = node.name, cluster.state.sequence, cluster.state.jobs
+    devices = node.inventory.devices
+    memory_mib = [0] * len(devices)
+    compute = [0] * len(devices)
+    for (job_id, rank), worker in cluster.workers_on[name].items():
+        job = jobs.get(job_id)
+        assert job is not None, (
+            f"after entry {sequence}: job {job_id} holds devices of {name}, and there is no such job"
+        )
+        assert worker.phase != "gone", f"after entry {sequence}: rank {rank} of job {job_id} is gone, and holds devices"
+        demand = cluster.demand(job)
+        for index in worker.devices:
+            if index >= len(devices):
+                continue  # the node came back without it
+            device = devices[index]
+            compute[index] += demand.compute
+            assert compute[index] <= WHOLE_COMPUTE, (
+                f"after entry {sequence}, device {index} of {name}: {compute[index]} thousandths promised"
+            )
+            if demand.device_memory_mib > device.nominal_mib:
+                continue  # its memory was known when this was promised, and is not any more
+            memory_mib[index] += device_claim_mib(device, demand.device_memory_mib)
+            assert memory_mib[index] <= device.memory_mib, (
+                f"after entry {sequence}, device {index} of {name}: {memory_mib[index]} MiB promised"
+            )
+
+
+def _check_ports(cluster: Cluster) -> None:
+    """No port is held twice at one address."""
     ports: dict[tuple[str, int], int] = {}
     for job in cluster.state.jobs.values():
         attempt = job.attempt
@@ -74,24 +108,6 @@ def _check_claims(cluster: Cluster) -> None:
             port = (endpoint.address, endpoint.port)
             assert port not in ports, f"port {port} is held by jobs {ports.get(port)} and {job.id}"
             ports[port] = job.id
-        demand = cluster.demand(job)
-        for worker in attempt.workers:
-            node = cluster.state.nodes.get(worker.node)
-            if worker.phase == "gone" or node is None:
-                continue
-            devices = node.inventory.devices
-            for index in worker.devices:
-                if index >= len(devices):
-                    continue  # the node came back without it
-                device = devices[index]
-                place = (worker.node, index)
-                where = f"after entry {cluster.state.sequence}, device {index} of {worker.node}"
-                compute[place] = compute.get(place, 0) + demand.compute
-                assert compute[place] <= WHOLE_COMPUTE, f"{where}: {compute[place]} thousandths promised"
-                if demand.device_memory_mib > device.nominal_mib:
-                    continue  # its memory was known when this was promised, and is not any more
-                memory_mib[place] = memory_mib.get(place, 0) + device_claim_mib(device, demand.device_memory_mib)
-                assert memory_mib[place] <= device.memory_mib, f"{where}: {memory_mib[place]} MiB promised"
 
 
 def _check_indexes(cluster: Cluster) -> None:
