@@ -7,7 +7,7 @@ are forgotten.
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,12 +16,14 @@ from muster.core.estimates import note_expected
 from muster.core.plan import Plan
 from muster.core.queues import ENDLESS
 from muster.core.schedule import SECOND_NS
+from muster.core.scheme import BY_MIX
 from muster.core.settling import place_waiting
 from muster.core.state import Job, Node, State
 from muster.core.virtual import begin_attempt, end_attempt
 from muster.events import types as t
 from muster.events.policy import Policy
 from muster.events.spec import GpuSpec, JobSpec, LimitsSpec
+from muster.projections.policy_rules import note_mix
 from muster.projections.trace_nodes import DEVICE_MIB
 from muster.projections.traces import WHOLE, TraceJob
 
@@ -34,14 +36,26 @@ class Outcome(msgspec.Struct, gc=False):
     ended_ns: int = -1
 
 
+class Moment(NamedTuple):
+    """From a time on: how many jobs wait, and how much of the GPUs is in use, in thousandths of one."""
+
+    at_ns: int
+    waiting: int
+    milli: int
+
+
 class Run(msgspec.Struct, frozen=True):
     """What a run gave, by job in the order of the trace. `gpus` is the cluster's size; `reserved` counts the heads
-    that were given a reservation, `broken` lists those (by place in the trace) that started later than their first."""
+    that were given a reservation, `broken` lists those (by place in the trace) that started later than their first.
+    `preemptions` counts how often a job that ran had to wait again; `moments` are there where they do not follow from
+    the outcomes, since there were some."""
 
     outcomes: list[Outcome]
     gpus: int
     reserved: int
     broken: list[int]
+    preemptions: int = 0
+    moments: list[Moment] = msgspec.field(default_factory=list)
 
 
 class _WholePlan(Plan):
@@ -98,19 +112,13 @@ class VirtualCluster:
 
     def _submit(self, number: int, of: TraceJob) -> None:
         state = self._state
-        gpus_of_a_node = self._cluster.hardware.largest
-        spec = JobSpec(
-            command="true",
-            gpus=of.gpus,
-            nodes="fewest" if of.gpus > gpus_of_a_node else None,
-            cpus=of.cpus,
-            memory=of.memory_mib,
-            gpu=_WHOLE_GPU if of.compute == WHOLE and not of.models else _gpu_of(of),
-            limits=LimitsSpec(estimate=of.estimate_s or max(1, -(-of.duration_ns // SECOND_NS))),
-        )
+        spec = spec_of(of, self._cluster.hardware.largest)
         job = Job(number, of.user, spec, 0, since=number, since_at=state.time_at)
         state.jobs[number] = job
         note_expected(state, job)
+        if state.policy.placement in BY_MIX:
+            note_mix(state.mix, self._cluster.demand(job))
+            self._cluster.note_kind()
         self._cluster.enqueue(job)
 
     def _pass(self) -> bool:
@@ -142,6 +150,19 @@ class VirtualCluster:
         cluster.close(job)
         cluster.forget(job.id)
         del self._state.jobs[job.id]
+
+
+def spec_of(job: TraceJob, largest: int) -> JobSpec:
+    """A job of a trace as somebody would submit it where a node has at most so many devices."""
+    return JobSpec(
+        command="true",
+        gpus=job.gpus,
+        nodes="fewest" if job.gpus > largest else None,
+        cpus=job.cpus,
+        memory=job.memory_mib,
+        gpu=_WHOLE_GPU if job.compute == WHOLE and not job.models else _gpu_of(job),
+        limits=LimitsSpec(estimate=job.estimate_s or max(1, -(-job.duration_ns // SECOND_NS))),
+    )
 
 
 _WHOLE_GPU: Final = GpuSpec()
