@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from muster.api.client import Json
-from muster.api.event_text import ranges
 from muster.api.table import clean, fields, render
 from muster.api.times import elapsed, mib, moment, to_ms
+from muster.events.numbers import ranges
 
 NOT_KNOWN: Final = "[N/A]"
 _MIB_IN_GIB: Final = 1024

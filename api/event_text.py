@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from muster.api.table import clean
 from muster.api.times import elapsed, mib, moment
+from muster.events.numbers import ranges
 
 _LEFT_OUT: Final = frozenset(
     ("type", "spec", "inventory", "basis", "env", "incarnation", "key", "command", "workdir", "name",
@@ -106,14 +107,3 @@ def _equipment(inventory: dict[str, Any]) -> list[str]:
     devices = inventory.get("devices") or []
     models = Counter(device["model"] for device in devices)
     return [f"devices={','.join(f'{count}x{model}' for model, count in models.items()) or 0}"]
-
-
-def ranges(numbers: list[int]) -> str:
-    """`0-3,6` for 0, 1, 2, 3, 6."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

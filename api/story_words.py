@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from muster.api.event_text import ranges
 from muster.core.state import Job, JobPhase
 from muster.events import types as t
+from muster.events.numbers import ranges
 
 STOP_CAUSES: Final[dict[t.StopCause, str]] = {
     "cancelled": "it is cancelled",

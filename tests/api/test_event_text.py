@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from muster.api.event_text import event_line, ranges
+from muster.api.event_text import event_line
+from muster.events.numbers import ranges
 
 
 @pytest.mark.parametrize(
