@@ -4,9 +4,10 @@ Indexes are computed from the state and kept in step by the methods here; `Clust
 restored snapshot decides as the live one does.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from muster.core.holdings import Holdings
+from muster.core.holdings import Holdings, milli_of
 from muster.core.lines import Lines
 from muster.core.order import duration_s
 from muster.core.schedule import SECOND_NS, Schedule
@@ -26,7 +27,7 @@ class Cluster(Holdings):
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
-        self.lines: Final = Lines(state, self.milli)
+        self.lines: Final = Lines(state, partial(milli_of, self._demands))  # knows no cluster: nothing goes in a circle
         self.schedule: Final = Schedule()
         self.to_stop: Final[set[int]] = set()  # jobs whose attempt has workers to be told to stop
         self.to_judge: Final[set[int]] = set()  # jobs whose attempt is over and may be retried

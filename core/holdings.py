@@ -21,6 +21,14 @@ from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 Claim = tuple[Share, Demand]
 
 
+def milli_of(demands: dict[int, Demand], job: Job) -> int:
+    """Thousandths of devices that a job takes, by compute. `demands`, by job, is filled as needed."""
+    demand = demands.get(job.id)
+    if demand is None:
+        demand = demands[job.id] = demand_of(job.spec)
+    return demand.gpus * demand.compute
+
+
 class Holdings:
     """The claims on the nodes, the room that they leave, and the sums by queue and user."""
 
@@ -55,8 +63,7 @@ class Holdings:
 
     def milli(self, job: Job) -> int:
         """Thousandths of devices that the job takes, by compute."""
-        demand = self.demand(job)
-        return demand.gpus * demand.compute
+        return milli_of(self._demands, job)
 
     def shape(self, job: Job) -> int:
         """A number that jobs of equal demands share."""

@@ -61,10 +61,11 @@ def next_chain(chain: bytes, entry: Entry) -> bytes:
 
 
 class _Subject(NamedTuple):
-    """What a subject says: which of the fold's methods takes its entries (None = none does), whether they move the
-    fence, the node of an agent's subject, and its bytes in the chain."""
+    """What a subject says: which of the fold's methods takes its entries (None = none does; unbound, so that a fold
+    that nobody has any more is gone at once, without the collector), whether they move the fence, the node of an
+    agent's subject, and its bytes in the chain."""
 
-    apply: Callable[[str, bytes], str | None] | None
+    apply: "Callable[[Fold, str, bytes], str | None] | None"
     is_decision: bool
     owner: str
     link: bytes
@@ -128,7 +129,7 @@ class Fold:
                     self._refuse(f"unreadable: {codec.TOO_DEEP}")
                     continue
                 try:
-                    refusal = apply(owner, payload)
+                    refusal = apply(self, owner, payload)
                 except msgspec.MsgspecError:
                     refusal = self._apply_otherwise(subject, payload)
                 if refusal is not None:
@@ -143,13 +144,13 @@ class Fold:
     def _classify(self, subject: str) -> _Subject:
         writer, owner = _writer_and_owner(subject)
         apply = {
-            "submission": self._apply_submission,
-            "job": self._apply_job_fact,
-            "admin": self._apply_admin_fact,
-            "node": self._apply_node_fact,
-            "decision": self._apply_decision,
+            "submission": Fold._apply_submission,
+            "job": Fold._apply_job_fact,
+            "admin": Fold._apply_admin_fact,
+            "node": Fold._apply_node_fact,
+            "decision": Fold._apply_decision,
             "command": None,
-        }.get(writer, self._apply_foreign)
+        }.get(writer, Fold._apply_foreign)
         found = self._subjects[subject] = _Subject(apply, writer == "decision", owner, subject.encode() + b"\0")
         return found
 
@@ -168,7 +169,7 @@ class Fold:
         apply = self._subjects[subject].apply
         if apply is None or WRITERS[type(event)] != writer:
             return _misplaced(event)
-        return apply(owner, codec.encode(event))
+        return apply(self, owner, codec.encode(event))
 
     def _refuse(self, reason: str) -> None:
         state = self.cluster.state

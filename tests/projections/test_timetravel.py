@@ -1,7 +1,9 @@
 """Past states: the same as folding from the start; moments as people write them."""
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from cluster_script import SECOND
 from log_maker import RandomCluster, fill, fold_of, log_of
 
+from muster.core.decide import decide
 from muster.events.memory import MemoryLog
 from muster.projections import timetravel
 from muster.projections.fold import FOLD_VERSION, Fold
@@ -43,6 +46,19 @@ async def test_every_past_state_equals_the_fold_from_the_start(store: Store, log
         assert fold.state_bytes() == fold_of(ENTRIES[:sequence]).state_bytes()
     with pytest.raises(MomentError, match="ends at entry"):
         await state_at(store, log, len(ENTRIES) + 1)
+
+
+def test_a_state_that_nobody_has_any_more_is_gone_without_the_collector() -> None:
+    """Past states are large and many: what waits for the collector makes the next moments slow."""
+    fold = fold_of(ENTRIES)
+    decide(fold.cluster)
+    left = weakref.ref(fold), weakref.ref(fold.cluster)
+    gc.disable()
+    try:
+        del fold
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
