@@ -34,7 +34,7 @@ up: $(STAMP)
 	@$(BIN)/muster up --simulate 2x8xA100-80GB
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -m slow
