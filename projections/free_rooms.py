@@ -52,10 +52,12 @@ class EqualNodes:
         if whole > nodes[devices]:
             return False
         nodes[devices] -= whole
-        idle = next((idle for idle in range(rest, devices + 1) if nodes[idle]), -1) if rest else 0
-        if idle < 0:
-            nodes[devices] += whole
-            return False
+        idle = rest
+        while rest and not nodes[idle]:
+            idle += 1
+            if idle > devices:
+                nodes[devices] += whole
+                return False
         nodes[0] += whole
         nodes[idle] -= 1
         nodes[idle - rest] += 1

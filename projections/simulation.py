@@ -1,13 +1,16 @@
 """What a run in virtual time comes to: waits, completion times and use, as a whole and by user."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from muster.core.scheme import Rule
 from muster.events.policy import Backfill, OrderName, Policy, Preemption
+from muster.events.types import Inventory
+from muster.projections.free import ORDERS, FreeCluster
 from muster.projections.traces import WHOLE, TraceJob
-from muster.projections.virtual import Outcome, Run
+from muster.projections.virtual import Moment, Outcome, Run, VirtualCluster
 
 SECOND: Final = 1e9
 
@@ -20,10 +23,31 @@ POLICIES: Final = {
     "fifo": _policy("fifo", Backfill(mode="none")),
     "easy": _policy("fifo", Backfill(depth=200, keep="time")),
     "sjf": _policy("sjf", Backfill(mode="none")),
+    "srtf": _policy("srtf", Backfill(mode="none")),
+    "srsf": _policy("srsf", Backfill(mode="none")),
+    "las": _policy("las", Backfill(mode="none")),
     "fair": _policy("fair", Backfill(depth=200, keep="time")),
 }
 """`fifo`: the head blocks. `easy`: those of the 200 behind it start that do not put off its start. `sjf`: the shortest
-first, which blocks. `fair`: the user who uses least first, with the same backfill."""
+first, which blocks; `srtf`, `srsf` and `las` likewise in their orders, where nobody is stopped. `fair`: the user who
+uses least first, with the same backfill."""
+
+
+def simulate(
+    nodes: Mapping[str, Inventory],
+    jobs: Sequence[TraceJob],
+    policy: str,
+    placement: Rule = "best-fit",
+    *,
+    free: bool = True,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Run:
+    """Run jobs, which are in order of time, on nodes under one of `POLICIES`; with `free`, jobs of the orders that are
+    meant for it are stopped and go on at no cost. `progress` is told how many have come."""
+    if free and policy in ORDERS:
+        return FreeCluster(nodes, policy, placement).run(jobs, progress)
+    rules = msgspec.structs.replace(POLICIES[policy], placement=placement)
+    return VirtualCluster(nodes, rules).run(jobs, progress)
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -36,8 +60,8 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of the jobs that ended: how many, how long they waited, and how long from submission to end (JCT). `gpu_hours` is
-    what they used."""
+    """Of the jobs that ended: how many, how long they waited (in all, where they were stopped), and how long from
+    submission to end (JCT). `gpu_hours` is what they used."""
 
     jobs: int
     wait: Spread
@@ -48,7 +72,8 @@ class Figures(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """`makespan_s` is from the first submission to the last end, `utilization` the part of the GPUs' time in it that
     was used. `never_started` counts jobs that the cluster cannot hold. `reservations` counts the heads for which jobs
-    behind them were held back, `broken_reservations` those that started later than they were first promised."""
+    behind them were held back, `broken_reservations` those that started later than they were first promised.
+    `preemptions` is how often a job that ran had to wait again."""
 
     figures: Figures
     makespan_s: float
@@ -56,6 +81,7 @@ class Summary(msgspec.Struct, frozen=True):
     never_started: int
     reservations: int
     broken_reservations: int
+    preemptions: int
     users: dict[str, Figures]
 
 
@@ -84,6 +110,7 @@ def summarize(run: Run) -> Summary:
         len(run.outcomes) - len(ended),
         run.reserved,
         len(run.broken),
+        run.preemptions,
         {user: figures(users[user]) for user in sorted(users)},
     )
 
@@ -92,14 +119,14 @@ def figures(ended: list[Outcome]) -> Figures:
     """The figures of some of the jobs, which have ended."""
     return Figures(
         len(ended),
-        _spread([outcome.started_ns - outcome.job.submitted_ns for outcome in ended]),
+        _spread([outcome.ended_ns - outcome.job.submitted_ns - outcome.job.duration_ns for outcome in ended]),
         _spread([outcome.ended_ns - outcome.job.submitted_ns for outcome in ended]),
         _used_ns(ended) / SECOND / 3600,
     )
 
 
 def _used_ns(ended: list[Outcome]) -> float:
-    milli = sum((one.ended_ns - one.started_ns) * one.job.gpus * one.job.compute for one in ended)
+    milli = sum(one.job.duration_ns * one.job.gpus * one.job.compute for one in ended)
     return milli / WHOLE
 
 
@@ -113,3 +140,26 @@ def _spread(times_ns: list[int]) -> Spread:
 def percentile(ordered: list[int], percent: int) -> int:
     """The least value that so many percent of them do not exceed; 0 of none."""
     return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0
+
+
+def moments(run: Run) -> list[Moment]:
+    """The jobs that wait and the GPUs in use over time, those left out that the cluster cannot hold."""
+    if run.moments:
+        return run.moments
+    changes: dict[int, tuple[int, int]] = {}
+
+    def change(at_ns: int, waiting: int, milli: int) -> None:
+        before = changes.get(at_ns, (0, 0))
+        changes[at_ns] = before[0] + waiting, before[1] + milli
+
+    for outcome in run.outcomes:
+        if outcome.ended_ns >= 0:
+            milli = outcome.job.gpus * outcome.job.compute
+            change(outcome.job.submitted_ns, 1, 0)
+            change(outcome.started_ns, -1, milli)
+            change(outcome.ended_ns, 0, -milli)
+    found, waiting, in_use = [], 0, 0
+    for at_ns in sorted(changes):
+        waiting, in_use = waiting + changes[at_ns][0], in_use + changes[at_ns][1]
+        found.append(Moment(at_ns, waiting, in_use))
+    return found
