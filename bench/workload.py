@@ -8,7 +8,8 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry, Message
 from muster.events.spec import JobSpec
-from muster.events.subjects import subject_of
+from muster.events.subjects import DEFAULT_PREFIX, subject_of
+from muster.projections.decision_subjects import decision_subject
 from muster.projections.fold import Fold
 
 NODES: Final = 1000
@@ -38,20 +39,27 @@ def mixed(number: int) -> t.JobSubmitted:
 
 
 class Paper:
-    """A log on paper, folded as it grows."""
+    """A log on paper, folded as it grows, an entry every `step_ns`. Whoever has read `entries` may clear them."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_ns: int = STEP_NS) -> None:
         self.fold: Final = Fold.empty()
         self.entries: Final[list[Entry]] = []
         self._now_ns = 1_000_000_000
+        self._step_ns = step_ns
 
     def append(self, event: t.Event) -> int:
         """One entry more; gives its sequence."""
-        self._now_ns += STEP_NS
-        entry = Entry(len(self.entries) + 1, self._now_ns, subject_of(event, "default"), codec.encode(event))
+        self._now_ns += self._step_ns
+        sequence = self.fold.cluster.state.sequence + 1
+        entry = Entry(sequence, self._now_ns, self._subject(event), codec.encode(event))
         self.entries.append(entry)
         self.fold.apply(entry)
         return entry.sequence
+
+    def _subject(self, event: t.Event) -> str:
+        if isinstance(event, t.JobSubmitted):
+            return subject_of(event, event.spec.queue.rpartition("/")[2])
+        return decision_subject(event, self.fold.cluster.state, DEFAULT_PREFIX)
 
     def pass_time(self, elapsed_ns: int) -> None:
         """Time goes by, told to the log as a leader would."""
@@ -60,17 +68,24 @@ class Paper:
 
     def start_and_end(self, jobs: Sequence[int]) -> None:
         """The agents report the start and the end of every worker of these jobs."""
-        state = self.fold.cluster.state
+        self.start(jobs)
+        self.end(jobs)
+
+    def start(self, jobs: Sequence[int]) -> None:
+        """The agents report the start of every worker of these jobs."""
+        for place in self._workers(jobs):
+            self.append(t.WorkerStarted(*place, pid=4000))
+
+    def end(self, jobs: Sequence[int]) -> None:
+        """The agents report the end of every worker of these jobs."""
+        for place in self._workers(jobs):
+            self.append(t.WorkerExited(*place, t.ExitStatus("exited", 0)))
+
+    def _workers(self, jobs: Sequence[int]) -> Iterator[tuple[str, str, int, int, int]]:
         for job_id in jobs:
-            attempt = state.jobs[job_id].attempt
+            attempt = self.fold.cluster.state.jobs[job_id].attempt
             for worker in list(attempt.workers) if attempt is not None else []:
-                place = (worker.node, worker.incarnation, job_id, 1, worker.rank)
-                self.append(t.WorkerStarted(*place, pid=4000))
-        for job_id in jobs:
-            attempt = state.jobs[job_id].attempt
-            for worker in list(attempt.workers) if attempt is not None else []:
-                place = (worker.node, worker.incarnation, job_id, 1, worker.rank)
-                self.append(t.WorkerExited(*place, t.ExitStatus("exited", 0)))
+                yield worker.node, worker.incarnation, job_id, 1, worker.rank
 
 
 def history(entries: int) -> list[Entry]:
