@@ -13,8 +13,9 @@ from muster.api.problems import ApiError, bad_parameter
 from muster.api.service import SERVICE, Service
 from muster.api.views import HealthView
 from muster.events.log import LogError
-from muster.projections.audit import LogSource, audit
+from muster.projections.audit import audit
 from muster.projections.audit_report import AuditReport
+from muster.projections.audit_sources import LogSource
 from muster.projections.mirror import Mirror
 
 READY_LAG_ENTRIES: Final = 10_000

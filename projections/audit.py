@@ -1,26 +1,32 @@
 """The audit: the log folded again, with nothing believed that can be computed.
 
-Checked are the sequence; the chain, of every mirror row and of every decision's basis; the invariants; that devices
-are held within what they have and given back once; and every pass, decided again from its basis. The chain finds loss
-and rot up to the last decision (in a mirror up to its end); deliberate rewriting is found by `expect`, a sequence and
-chain that were kept elsewhere. Blocking; for a worker thread.
+Checked are the sequence; the chain, of every row that has one and of every decision's basis; the invariants, of what
+each entry touched and now and then of everything; that devices are held within what they have and given back once; and
+every pass, decided again from its basis. The chain finds loss and rot up to the last decision (in a mirror or an export
+up to its end); deliberate rewriting is found by `expect`, a sequence and chain that were kept elsewhere. Blocking; for
+a worker thread.
 """
 
-import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from muster.core.invariants import check_invariants
-from muster.events.log import Log, LogError, MissingEntryError
+import msgspec
+
+from muster.core.invariants import check_invariants, check_job, check_node
+from muster.events.log import BATCH_LIMIT, Entry
+from muster.events.subjects import writer_class
 from muster.projections.audit_ledger import Ledger
-from muster.projections.audit_passes import PassChecker, bases_in
+from muster.projections.audit_passes import PassChecker, bases_in, basis_of
 from muster.projections.audit_report import AuditReport
+from muster.projections.audit_sources import LogSource, Source, first_of, fold_before
 from muster.projections.fold import Fold
-from muster.projections.mirror import CHUNK, Mirror, MirrorRow
-from muster.projections.replay import nearest_fold
+from muster.projections.mirror import MirrorRow
 from muster.projections.schema import HoleError, StoreError
+
+WHOLE_EVERY: Final = 1000
+"""After so many entries, everything is looked at."""
 
 _EXPECT: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{32})")
 
@@ -28,96 +34,77 @@ Progress = Callable[[int], None]
 """Told the sequence reached, now and then; what it raises ends the audit."""
 
 
-class Source(Protocol):
-    """Where entries come from: a `Mirror`, or a `LogSource`, whose rows have no chain (b"")."""
-
-    def position(self) -> int:
-        """The last entry's sequence."""
-        ...
-
-    def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Entries in chunks, in sequence. Raises HoleError."""
-        ...
-
-
-class LogSource:
-    """The log itself as a source, for a thread beside the event loop `loop` that the log lives on."""
-
-    def __init__(self, log: Log, loop: asyncio.AbstractEventLoop) -> None:
-        self._log = log
-        self._loop = loop
-
-    def position(self) -> int:
-        """The last entry's sequence, as the leader has it."""
-        return asyncio.run_coroutine_threadsafe(self._log.last_sequence(), self._loop).result()
-
-    def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Entries in chunks, without chains. Raises HoleError at an entry that cannot be read, LogError."""
-        while first <= last:
-            reading = self._log.read(first, min(CHUNK, last - first + 1))
-            try:
-                entries = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
-            except MissingEntryError as error:
-                raise HoleError(str(error), error.sequence) from error
-            if not entries:
-                raise LogError(f"the log gave no entry {first}")
-            yield [MirrorRow(*entry, b"") for entry in entries]
-            first = entries[-1].sequence + 1
-
-
 def audit(
     source: Source, first: int = 1, last: int | None = None, *, expect: str = "", progress: Progress | None = None
 ) -> AuditReport:
-    """Audit entries `first` to `last` (to the end where it is None). With `first` > 1, a mirror is entered at a
-    snapshot from which every pass in the range can be decided again; the log is always folded from its start.
-    `expect` is "SEQUENCE:CHAIN". Raises ValueError for a wrong range or `expect`, LogError."""
+    """Audit entries `first` to `last` (to the end where it is None), and to the end of the pass that `last` is in. With
+    a later `first`, the audit enters at a state that the source has before it and takes on trust, from which every pass
+    in the range can be decided again; without any, at the first entry. `expect` is "SEQUENCE:CHAIN". Raises ValueError
+    for a wrong range or `expect`, StoreError where the source has no state to begin with, LogError."""
     position = source.position()
     last = position if last is None else last
-    if not 1 <= first <= last + 1 <= position + 1:
-        raise ValueError(f"entries {first} to {last} are not in the log, which ends at entry {position}")
+    if not first_of(source) <= first <= last + 1 <= position + 1:
+        begin = f"which begins at entry {first_of(source)} and ends" if first_of(source) > 1 else "which ends"
+        raise ValueError(f"entries {first} to {last} are not in the log, {begin} at entry {position}")
     expected = _EXPECT.fullmatch(expect)
     if expect and expected is None:
         raise ValueError(f"{expect[:64]!r} is not written as SEQUENCE:CHAIN")
     started = time.perf_counter()
-    try:
-        fold, bases = _enter(source, first, last)
-    except StoreError as error:
-        report = AuditReport(first, last)
-        _find_hole(report, first, error)
-        return report
+    last = _end_of_pass(source, last, position)
+    fold, bases = _enter(source, first, last)
     auditor = _Auditor(source, fold, bases, last, (int(expected[1]), expected[2]) if expected else None)
     auditor.run(progress)
     auditor.report.seconds = time.perf_counter() - started
     return auditor.report
 
 
+def _end_of_pass(source: Source, last: int, position: int) -> int:
+    """The last entry of the pass that entry `last` is in, or `last`."""
+    found = last
+    if 0 < last < position:
+        try:
+            for rows in source.rows(last, min(last + BATCH_LIMIT, position)):
+                for row in rows:
+                    basis = basis_of(row.payload) if writer_class(row.subject) == "decision" else None
+                    within = basis.sequence < last if basis is not None else writer_class(row.subject) == "command"
+                    if not within:
+                        return found
+                    found = row.sequence
+        except HoleError:
+            pass
+    return found
+
+
 def _enter(source: Source, first: int, last: int) -> tuple[Fold, set[int]]:
-    """The fold to begin with: a snapshot at or before `first` - 1 and every basis in the range, which stands in the
+    """The fold to begin with: a state at or before `first` - 1 and every basis in the range, which stands in the
     middle of no pass; and the bases."""
-    if not isinstance(source, Mirror):
-        return Fold.empty(), _bases(source, 1, last)
     bases = _bases(source, first, last)
     start = min(first - 1, min(bases, default=first))
     while True:
-        fold = nearest_fold(source, start)
+        fold = fold_before(source, start)
         entered = fold.cluster.state.sequence
         between = _bases(source, entered + 1, first - 1)
         start = min(between, default=entered)
-        if start >= entered:
+        if start >= entered or entered < first_of(source):
             return fold, bases | between
 
 
 def _bases(source: Source, first: int, last: int) -> set[int]:
+    """The bases in a range, up to the first entry that cannot be read: there the audit comes to its end."""
     bases: set[int] = set()
-    for rows in source.rows(first, last):
-        bases |= bases_in(row.entry for row in rows)
+    try:
+        for rows in source.rows(first, last):
+            bases |= bases_in(row.entry for row in rows)
+    except HoleError:
+        pass
     return bases
 
 
-def _find_hole(report: AuditReport, after: int, error: StoreError) -> None:
-    """An entry at or after `after` could not be read."""
-    sequence = error.sequence if isinstance(error, HoleError) else after
-    report.find(sequence, "sequence", "every entry up to the last", str(error))
+class _NodePeek(msgspec.Struct, gc=False):
+    node: str = ""
+
+
+_peek_node: Final = msgspec.json.Decoder(_NodePeek).decode
 
 
 class _Auditor:
@@ -132,8 +119,12 @@ class _Auditor:
         self._find = self.report.find
         self._ledger = Ledger(fold.cluster)
         self._passes = PassChecker(fold, bases, state.sequence, self._find)
+        self._log = source if isinstance(source, LogSource) else None
         self._refused_before = state.refused_count
-        self._until_check = 0
+        self._until_whole = WHOLE_EVERY
+        self._broken: set[str] = set()  # what breaks an invariant, and was told
+        if expect is not None and expect[0] == state.sequence:
+            self._check_expected(state.sequence)
 
     def run(self, progress: Progress | None) -> None:
         state = self._fold.cluster.state
@@ -144,11 +135,21 @@ class _Auditor:
                 if progress is not None:
                     progress(state.sequence)
         except StoreError as error:
-            _find_hole(self.report, state.sequence + 1, error)
+            sequence = error.sequence if isinstance(error, HoleError) else state.sequence + 1
+            self._find(sequence, "sequence", "every entry up to the last", str(error))
         else:
             self._passes.finish()
-        self._check_invariants()
+            if self._log is not None:
+                self._check_end(self._log)
+        self._check_whole()
         self._finish()
+
+    def _check_end(self, log: LogSource) -> None:
+        end = log.position()
+        if log.mirrored > end:
+            which = f"entries {end + 1} to {log.mirrored} are" if log.mirrored > end + 1 else f"entry {end + 1} is"
+            why = f"{which} missing from the end of the stream; the mirror has what is missing"
+            self._find(end + 1, "sequence", f"a log that ends at entry {log.mirrored} or later", why)
 
     def _check(self, row: MirrorRow) -> None:
         fold = self._fold
@@ -158,34 +159,89 @@ class _Auditor:
         self._check_chain(row)
         if fold.touched:
             problem = self._ledger.note(fold.touched)
-            fold.touched.clear()
             if problem:
                 self._find(row.sequence, "holding", "devices held within what they have, given back once", problem)
+        self._check_touched(entry)
+        fold.touched.clear()
         self._passes.after(row.sequence)
         self.report.entries += 1
-        self._until_check -= 1
-        if self._until_check <= 0:
-            self._check_invariants()
+        self._until_whole -= 1
+        if self._until_whole <= 0:
+            self._check_whole()
+
+    # -- the chain ------------------------------------------------------------------------------------------------
 
     def _check_chain(self, row: MirrorRow) -> None:
         """Each row's chain follows from the one before it; after a difference the audit goes on from the row's own,
         so that every damage is found where it is."""
         state = self._fold.cluster.state
-        if row.chain and row.chain != state.chain:
-            self._find(row.sequence, "chain", f"chain {state.chain.hex()}", f"chain {row.chain.hex()} in the mirror")
+        if not row.chain:
+            self._passes.note_unchained(row.entry)
+        elif row.chain != state.chain:
+            found = f"chain {row.chain.hex()} in the {'mirror' if self._log else 'copy'}"
+            self._find(row.sequence, "chain", f"chain {state.chain.hex()}", found, self._changed(row))
             state.chain = row.chain
-        if self._expect is not None and self._expect[0] == row.sequence and self._expect[1] != state.chain.hex():
-            self._find(row.sequence, "expect", f"chain {self._expect[1]}", f"chain {state.chain.hex()}")
+        if self._log is not None and row.sequence in self._log.lost:
+            found = f"entry {row.sequence} is missing from the stream; the mirror has it"
+            self._find(row.sequence, "sequence", "every entry up to the last", found)
+        if self._expect is not None and self._expect[0] == row.sequence:
+            self._check_expected(row.sequence)
 
-    def _check_invariants(self) -> None:
-        """Checked again once as many entries have been folded as the state has members, so that the whole audit
-        stays linear in the log."""
-        state = self._fold.cluster.state
-        self._until_check = len(state.jobs) + len(state.nodes)
+    def _changed(self, row: MirrorRow) -> str:
+        """How an entry whose chain does not follow differs from what it was, as far as that is known."""
+        kept = self._log.mirror.row(row.sequence) if self._log is not None and self._log.mirror is not None else None
+        if kept is None:
+            return f"entry {row.sequence} is not what was written, or its chain is not"
+        differing = [name for name in Entry._fields if getattr(kept, name) != getattr(row, name)]
+        if not differing:
+            return f"entry {row.sequence} is the same in the mirror, whose chain does not follow from it"
+        texts = (
+            f"{name} {_shown(getattr(row, name))} (the mirror has {_shown(getattr(kept, name))})" for name in differing
+        )
+        return f"entry {row.sequence} is not the one that the mirror has: {', '.join(texts)}"
+
+    def _check_expected(self, sequence: int) -> None:
+        assert self._expect is not None
+        chain = self._fold.cluster.state.chain.hex()
+        if self._expect[1] != chain:
+            self._find(sequence, "expect", f"chain {self._expect[1]}", f"chain {chain}")
+
+    # -- the invariants -------------------------------------------------------------------------------------------
+
+    def _check_touched(self, entry: Entry) -> None:
+        """The invariants of the jobs and nodes that an entry touched."""
+        cluster, jobs = self._fold.cluster, self._fold.touched
+        _, writer, owner, *_ = (*entry.subject.split(".", 3), "", "")
+        nodes = {owner} if writer == "node" else set[str]()
+        if writer in ("admin", "decision"):
+            nodes.add(_node_named(entry.payload))
+        for job_id in jobs:
+            job = cluster.state.jobs.get(job_id)
+            if job is None:
+                continue
+            self._check_that(f"job {job_id}", lambda job=job: check_job(cluster, job))  # type: ignore[misc]
+            if writer == "decision" and job.attempt is not None:
+                nodes.update(worker.node for worker in job.attempt.workers)
+        for name in nodes:
+            node = cluster.state.nodes.get(name)
+            if node is not None:
+                self._check_that(f"node {name}", lambda node=node: check_node(cluster, node))  # type: ignore[misc]
+
+    def _check_whole(self) -> None:
+        self._until_whole = WHOLE_EVERY
+        self._check_that("the whole", lambda: check_invariants(self._fold.cluster))
+
+    def _check_that(self, what: str, check: Callable[[], None]) -> None:
+        """What is broken is told once, until it holds again."""
         try:
-            check_invariants(self._fold.cluster)
+            check()
         except (AssertionError, LookupError) as error:
-            self._find(state.sequence, "invariant", "the invariants of the state", str(error) or repr(error))
+            if what not in self._broken:
+                self._broken.add(what)
+                text = str(error) or repr(error)
+                self._find(self._fold.cluster.state.sequence, "invariant", "the invariants of the state", text)
+        else:
+            self._broken.discard(what)
 
     def _finish(self) -> None:
         state = self._fold.cluster.state
@@ -193,6 +249,20 @@ class _Auditor:
         report.passes = self._passes.counts
         report.refused = state.refused_count - self._refused_before
         report.chain = state.chain.hex()
-        if self._expect is not None and not report.first <= self._expect[0] <= state.sequence:
+        report.vouched_by = self._passes.vouched_by if report.first > 1 else 0
+        if self._expect is not None and not report.first - 1 <= self._expect[0] <= state.sequence:
             expected = f"chain {self._expect[1]} after entry {self._expect[0]}"
             self._find(self._expect[0], "expect", expected, f"entries {report.first} to {state.sequence} only")
+
+
+def _node_named(payload: bytes) -> str:
+    """The node that an event is about, where it is about one."""
+    try:
+        return _peek_node(payload).node
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+
+
+def _shown(value: object) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return f"{text[:200]}..." if len(text) > 200 else text  # noqa: PLR2004

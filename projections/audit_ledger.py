@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from muster.core.cluster import Cluster
 from muster.core.state import ENDED, Job, Worker
 from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
-from muster.events.types import Device
+from muster.events.types import Device, Inventory
 
 _Device = tuple[str, str]
 """A node and a device's uuid: its number may be another one in another life of the node."""
@@ -22,6 +22,18 @@ class _Held(NamedTuple):
     devices: dict[int, tuple[_Device, ...]]  # by rank
 
 
+_NOTHING: Final = _Held(0, {})
+
+
+class _Devices(NamedTuple):
+    """A node's devices as last looked at."""
+
+    inventory: Inventory
+    absent: list[str]
+    uuids: list[str]  # by number
+    known: dict[str, Device]
+
+
 class Ledger:
     """Who holds what, entry by entry. `Ledger(cluster)` begins with what a restored state holds."""
 
@@ -29,13 +41,14 @@ class Ledger:
         self._cluster: Final = cluster
         self._held: Final[dict[int, _Held]] = {}
         self._claims: Final[dict[_Device, dict[int, _Claim]]] = {}
+        self._nodes: Final[dict[str, _Devices]] = {}
         for job in cluster.state.jobs.values():
             self._book(job)
 
     def note(self, job_ids: set[int]) -> str | None:
         """Book what the last entry changed for these jobs; gives what is wrong with it."""
         problem = None
-        for job_id in sorted(job_ids):
+        for job_id in sorted(job_ids) if len(job_ids) > 1 else job_ids:
             job = self._cluster.state.jobs.get(job_id)
             if job is not None:
                 problem = self._book(job) or problem
@@ -45,9 +58,11 @@ class Ledger:
         attempt = job.attempt
         if attempt is None:
             return None
-        before = self._held.get(job.id, _Held(0, {}))
+        before = self._held.get(job.id, _NOTHING)
         devices = {worker.rank: self._devices(worker) for worker in attempt.workers if worker.phase != "gone"}
         same = before.attempt == attempt.number
+        if same and devices and devices == before.devices:
+            return None
         problem = None
         if before.attempt > attempt.number:
             problem = f"attempt {job.id}.{attempt.number} follows attempt {before.attempt}"
@@ -64,16 +79,25 @@ class Ledger:
         return problem or (None if same else self._overbooked(devices))
 
     def _devices(self, worker: Worker) -> tuple[_Device, ...]:
-        node = self._cluster.state.nodes.get(worker.node)
-        uuids = node.uuids() if node is not None else []
-        return tuple((worker.node, uuids[n] if n < len(uuids) else f"number {n}") for n in worker.devices)
+        name, node = worker.node, self._node(worker.node)
+        uuids = node.uuids if node is not None else []
+        return tuple([(name, uuids[n] if n < len(uuids) else f"number {n}") for n in worker.devices])
+
+    def _node(self, name: str) -> _Devices | None:
+        node = self._cluster.state.nodes.get(name)
+        if node is None:
+            return None
+        known = self._nodes.get(name)
+        if known is None or known.inventory is not node.inventory or known.absent != node.absent:
+            by_uuid = {device.uuid: device for device in node.inventory.devices}
+            known = self._nodes[name] = _Devices(node.inventory, [*node.absent], node.uuids(), by_uuid)
+        return known
 
     def _known(self, device: _Device) -> Device | None:
         """The device, where its node has it."""
         name, uuid = device
-        node = self._cluster.state.nodes.get(name)
-        known = node.inventory.devices if node is not None else []
-        return next((each for each in known if each.uuid == uuid), None)
+        node = self._node(name)
+        return node.known.get(uuid) if node is not None else None
 
     def _release(self, job_id: int, held: _Held) -> None:
         for worker in held.devices.values():

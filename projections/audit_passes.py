@@ -5,6 +5,7 @@ basis is not before the last entry under the decision subjects. Observations are
 another engine or policy are counted and not decided again.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -16,14 +17,15 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.subjects import writer_class
-from muster.projections.audit_report import Find, PassCounts
+from muster.projections.audit_report import Find, OtherEngine, PassCounts
+from muster.projections.audit_words import difference, phrase
 from muster.projections.decision_subjects import decision_subject
-from muster.projections.fold import Fold
+from muster.projections.fold import Fold, next_chain
 
 OBSERVATIONS: Final = (t.LeaderStarted, t.ClockAdvanced, t.NodeSuspected, t.NodeRecovered)
 
 
-class _Peek(msgspec.Struct):
+class _Peek(msgspec.Struct, gc=False):
     basis: t.Basis | None = None
 
 
@@ -65,16 +67,22 @@ class _Pass(msgspec.Struct):
 
 
 class PassChecker:
-    """Follows the log beside a fold: `before` each entry is applied, `after` it, and `finish` at the end."""
+    """Follows the log beside a fold: `before` each entry is applied, `after` it, and `finish` at the end. `proved` is
+    the last entry up to which the chain is the one that a decision names, `vouched_by` the first such decision."""
 
     def __init__(self, fold: Fold, bases: set[int], start: int, find: Find) -> None:
         self.counts = PassCounts()
+        self.vouched_by = 0
         self._fold = fold
         self._bases = bases
         self._start = start
         self._find = find
         self._at: dict[int, _AtBasis] = {}
         self._pass: _Pass | None = None
+        self._proved = start
+        self._others: dict[int, OtherEngine] = {}
+        self._in_the_middle = start > 0  # perhaps of a pass, whose beginning is not at hand
+        self._since: list[Entry] = []  # the entries after the first basis in `_at`, where no mirror has their chains
         self.after(start)
 
     def before(self, entry: Entry) -> None:
@@ -84,8 +92,15 @@ class PassChecker:
             self._decision(entry)
         elif writer == "command":
             self._command(entry)
-        elif self._pass is not None:
-            self._end_pass()
+        else:
+            self._in_the_middle = False
+            if self._pass is not None:
+                self._end_pass()
+
+    def note_unchained(self, entry: Entry) -> None:
+        """The entry was applied, and no chain of it is kept anywhere."""
+        if self._at:
+            self._since.append(entry)
 
     def after(self, sequence: int) -> None:
         """The fold is at `sequence`: decide now what a pass on this basis must be."""
@@ -107,6 +122,7 @@ class PassChecker:
         self._end_pass()
 
     def _decision(self, entry: Entry) -> None:
+        self._in_the_middle = False
         basis = basis_of(entry.payload)
         if basis is None:
             self._without_basis(entry)
@@ -135,10 +151,10 @@ class PassChecker:
 
     def _command(self, entry: Entry) -> None:
         self.counts.commands += 1
-        if self._pass is None:
-            self._find(entry.sequence, "command", "a command after the decision that it follows from", _text(entry))
-        else:
+        if self._pass is not None:
             self._compare(entry)
+        elif not self._in_the_middle:
+            self._find(entry.sequence, "command", "a command after the decision that it follows from", _text(entry))
 
     def _begin_pass(self, entry: Entry, basis: t.Basis) -> None:
         self.counts.passes += 1
@@ -148,17 +164,44 @@ class PassChecker:
             expected = f"a basis from {fence} to {entry.sequence - 1}"
             self._find(entry.sequence, "basis", expected, f"basis {basis.sequence}")
         elif basis.engine != ENGINE_VERSION:
-            self.counts.other_engine += 1
+            self._note_other(basis.engine, entry.sequence)
         elif basis.sequence < self._start:
             self.counts.basis_out_of_range += 1
         else:
             self.counts.redecided += 1
             at_basis = self._at[basis.sequence]
             this.expected = at_basis.messages
-            if at_basis.chain != basis.chain:
-                found = f"chain {basis.chain} at entry {basis.sequence}"
-                self._find(entry.sequence, "chain", f"chain {at_basis.chain} at entry {basis.sequence}", found)
+            if at_basis.chain == basis.chain:
+                self.vouched_by = self.vouched_by or entry.sequence
+            else:
+                self._broken(entry, basis, at_basis.chain)
+            self._proved = basis.sequence
         self._at.clear()
+        self._since.clear()
+
+    def _note_other(self, engine: int, sequence: int) -> None:
+        self.counts.other_engine += 1
+        other = self._others.get(engine)
+        if other is None:
+            other = self._others[engine] = OtherEngine(engine, 0, sequence, sequence)
+            self.counts.other_engines.append(other)
+        other.passes += 1
+        other.last = sequence
+
+    def _broken(self, entry: Entry, basis: t.Basis, chain: str) -> None:
+        """The chain up to the basis is not what the decision names. The audit goes on from the one that it names, so
+        that every damage is found."""
+        first, last = self._proved + 1, basis.sequence
+        which = f"entry {last} is" if first == last else f"one or more of the entries {first} to {last} are"
+        why = f"{which} not what was there when this was decided, or its basis was changed"
+        expected, found = f"chain {chain} at entry {last}", f"chain {basis.chain} at entry {last}"
+        self._find(entry.sequence, "chain", expected, found, why)
+        if self._since and re.fullmatch("[0-9a-f]{32}", basis.chain):
+            link = bytes.fromhex(basis.chain)
+            for later in self._since:
+                if later.sequence > last:
+                    link = next_chain(link, later)
+            self._fold.cluster.state.chain = link
 
     def _compare(self, entry: Entry) -> None:
         """The entry is the next one of the pass. A pass is reported once, at its first difference."""
@@ -166,21 +209,24 @@ class PassChecker:
         if this is None or this.expected is None or this.differs:
             return
         if this.compared >= len(this.expected):
-            self._differ(this, entry, "the end of the pass")
+            self._differ(
+                this, entry, "the end of the pass", f"the pass on basis {this.basis.sequence} ends before this"
+            )
             return
         event, subject = this.expected[this.compared]
-        payload = codec.encode(_on_basis(event, this.basis))
+        expected = _on_basis(event, this.basis)
+        payload = codec.encode(expected)
         subject = entry.subject.partition(".")[0] + subject
         this.compared += 1
         if payload != entry.payload:
-            self._differ(this, entry, payload.decode())
+            self._differ(this, entry, payload.decode(), difference(expected, entry.payload))
         elif subject != entry.subject:
-            self._differ(this, entry, f"subject {subject}")
+            self._differ(this, entry, f"subject {subject}", f"expected subject {subject}, found {entry.subject}")
 
-    def _differ(self, this: _Pass, entry: Entry, expected: str) -> None:
+    def _differ(self, this: _Pass, entry: Entry, expected: str, why: str) -> None:
         this.differs = True
         command = writer_class(entry.subject) == "command"
-        self._find(entry.sequence, "command" if command else "decision", expected, _text(entry))
+        self._find(entry.sequence, "command" if command else "decision", expected, _text(entry), why)
 
     @staticmethod
     def _is_open(this: _Pass) -> bool:
@@ -190,14 +236,15 @@ class PassChecker:
         this, self._pass = self._pass, None
         if this is None or this.expected is None or this.differs or not self._is_open(this):
             return
-        missing = codec.encode(_on_basis(this.expected[this.compared].event, this.basis)).decode()
-        sequence = this.first + this.compared
-        self._find(sequence, "decision", missing, f"the pass on basis {this.basis.sequence} ends before it")
+        event = _on_basis(this.expected[this.compared].event, this.basis)
+        found = f"the pass on basis {this.basis.sequence} ends before it"
+        why = f"expected {phrase(event)}, and {found}"
+        self._find(this.first + this.compared, "decision", codec.encode(event).decode(), found, why)
 
 
 def _on_basis(event: t.Event, basis: t.Basis) -> t.Event:
     """The decision with the chain that its pass states: a chain that differs is reported once, not by each."""
-    if isinstance(event, t.Decision):
+    if isinstance(event, t.Decision) and event.basis.chain != basis.chain:
         return msgspec.structs.replace(event, basis=msgspec.structs.replace(event.basis, chain=basis.chain))
     return event
 

@@ -1,7 +1,6 @@
 """What an audit reports."""
 
-from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -10,17 +9,34 @@ TEXT_LIMIT: Final = 2000
 
 FindingKind = Literal["sequence", "chain", "basis", "decision", "command", "holding", "invariant", "expect"]
 
-Find = Callable[[int, FindingKind, str, str], None]
-"""Takes a finding: sequence, kind, what was expected, what was found."""
+
+class Find(Protocol):
+    """Takes a finding: sequence, kind, what was expected, what was found, and the difference in words."""
+
+    def __call__(self, sequence: int, kind: FindingKind, expected: str, found: str, why: str = "") -> None:
+        """Take it."""
+        ...
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it must be, at an entry."""
+    """Something that is not as it must be, at an entry. `why` says in words what differs first; "" = `expected` and
+    `found` are words themselves."""
 
     sequence: int
     kind: FindingKind
     expected: str
     found: str
+    why: str = ""
+
+
+class OtherEngine(msgspec.Struct):
+    """Passes of another version of the engine, which are not decided again: how many, and the sequences of the first
+    and the last decision of theirs."""
+
+    engine: int
+    passes: int
+    first: int
+    last: int
 
 
 class PassCounts(msgspec.Struct):
@@ -35,15 +51,20 @@ class PassCounts(msgspec.Struct):
     other_engine: int = 0
     basis_out_of_range: int = 0
     unknown: int = 0
+    other_engines: list[OtherEngine] = []
 
 
 class AuditReport(msgspec.Struct):
     """What was audited and found. `entries` from `first` to `last` were folded, on top of the state at `first` - 1;
     `findings` are in the order of the log, the first hundred of `findings_count`. `refused` entries were not applied
-    by the fold. `chain` is the chain after `last`, in hex."""
+    by the fold. `chain` is the chain after `last`, in hex.
+
+    With `first` > 1 that state was taken on trust: nothing before `first` was read. `vouched_by` is the first decision
+    whose basis names the chain that followed from it (0 = none did)."""
 
     first: int
     last: int
+    vouched_by: int = 0
     entries: int = 0
     passes: PassCounts = msgspec.field(default_factory=PassCounts)
     refused: int = 0
@@ -67,8 +88,9 @@ class AuditReport(msgspec.Struct):
         """0 where nothing was found, 1 otherwise."""
         return 0 if self.ok else 1
 
-    def find(self, sequence: int, kind: FindingKind, expected: str, found: str) -> None:
+    def find(self, sequence: int, kind: FindingKind, expected: str, found: str, why: str = "") -> None:
         """Add a finding."""
         self.findings_count += 1
         if len(self.findings) < FINDINGS_KEPT:
-            self.findings.append(Finding(sequence, kind, expected[:TEXT_LIMIT], found[:TEXT_LIMIT]))
+            texts = (text[:TEXT_LIMIT] for text in (expected, found, why))
+            self.findings.append(Finding(sequence, kind, *texts))

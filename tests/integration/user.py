@@ -18,8 +18,9 @@ from muster.api.client import Client, RefusedError, UnreachableError
 from muster.events.connection import Connection, Credential
 from muster.events.jetstream import JetStreamLog
 from muster.events.log import Entry
-from muster.projections.audit import LogSource, audit
+from muster.projections.audit import audit
 from muster.projections.audit_report import AuditReport
+from muster.projections.audit_sources import LogSource
 
 Json = dict[str, Any]
 AWAY = 503

@@ -14,7 +14,8 @@ from muster.core.order import ENGINE_VERSION
 from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
-from muster.projections.audit import LogSource, audit
+from muster.projections.audit import audit
+from muster.projections.audit_sources import LogSource
 from muster.projections.audit_report import AuditReport
 from muster.projections.mirror import Mirror
 from muster.projections.store import Store
