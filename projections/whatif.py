@@ -1,0 +1,197 @@
+"""What would have happened in a window of the log under other rules, or on other nodes.
+
+The recorded entries of the window are folded twice from the same state: as they are, and as a branch in which the
+changes are in force from the first moment on. Pure: the log is read by the caller, and nothing is written to it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from muster.core.fragmentation import Measure
+from muster.core.resources import demand_of
+from muster.core.scheme import scheme_of
+from muster.core.state import State
+from muster.events import types as t
+from muster.events.log import Entry
+from muster.events.policy import Policy, QueueSpec
+from muster.events.subjects import DEFAULT_PREFIX
+from muster.projections.branch import Branch, end_of_pass
+from muster.projections.comparison import Comparison, compare
+from muster.projections.course import Course
+from muster.projections.facts import Facts, prefix_of
+from muster.projections.fold import Fold
+from muster.projections.mirror import CHUNK
+from muster.projections.policy_rules import note_mix
+from muster.projections.virtual_agents import Guess, VirtualAgents
+
+USER: Final = "whatif"
+ADDED_LEASE_MS: Final = 120_000
+Progress = Callable[[float], object]
+"""Told the part of the work that is done, now and then; what it raises ends it."""
+
+
+class WhatIfError(ValueError):
+    """The question cannot be asked of this log; the message says why."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What is otherwise in the branch, from its beginning on: `policy` and `queues` take the place of what people set
+    in the window, `added` registers nodes by name, `removed` are given no new work."""
+
+    policy: Policy | None = None
+    queues: list[QueueSpec] = []
+    added: dict[str, t.Inventory] = {}
+    removed: list[str] = []
+
+    def drops(self, event: t.Event) -> bool:
+        """Whether a fact of the window has no place in the branch."""
+        match event:
+            case t.PolicyChanged():
+                return self.policy is not None
+            case t.QueueConfigured():
+                return any(queue.name == event.queue.name for queue in self.queues)
+            case t.QueueRemoved():
+                return any(queue.name == event.name for queue in self.queues)
+            case t.NodeUncordoned():
+                return event.node in self.removed
+            case _:
+                return False
+
+    def events(self, state: State) -> Iterator[t.Event]:
+        """The entries that put them in force, where they differ from what is."""
+        if self.policy is not None and self.policy != state.policy:
+            yield t.PolicyChanged(self.policy, USER)
+        for queue in sorted(self.queues, key=lambda each: (each.name.count("/"), each.name)):
+            if state.queues.get(queue.name, QueueSpec(queue.name) if queue.name == "default" else None) != queue:
+                yield t.QueueConfigured(queue, USER)
+        for name, inventory in sorted(self.added.items()):
+            yield t.NodeRegistered(name, f"{name}-whatif", inventory, [], ADDED_LEASE_MS)
+        for name in self.removed:
+            yield t.NodeCordoned(name, USER, "what if it were not there")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came out. `first` and `last` are the window's sequences, and `began_ns` and `until_ns` its times: the state
+    after `first` is where both courses begin. `left_at` is the last entry that the branch has in common with the record
+    (None = all of them), `passes` how many recorded passes were decided again and came out the same, `guessed` where
+    run times are from that the log never saw to their end, by how many jobs. `entries` are the branch's own."""
+
+    first: int
+    last: int
+    began_ns: int
+    until_ns: int
+    left_at: int | None
+    passes: int
+    guessed: dict[Guess, int]
+    comparison: Comparison
+    entries: list[Entry]
+
+
+def what_if(
+    start: Fold,
+    window: Sequence[Entry],
+    later: Sequence[Entry],
+    changes: Changes,
+    *,
+    span_ns: tuple[int, int] = (0, 0),
+    follows: bool = True,
+    progress: Progress = lambda _: None,
+) -> Outcome:
+    """Run a window, whose entries follow on `start`, under other rules. `later` are entries after it, from which only
+    run times are learned. The window is from the first to the second of `span_ns`, at least from the entry that it
+    follows on to its last. Where `follows` is off, the branch leaves the record at once. Raises WhatIfError,
+    BranchError."""
+    middle = end_of_pass(start, window)
+    start.apply_all(window[:middle])
+    window = window[middle:]
+    if not window:
+        raise WhatIfError("nothing happens in this window")
+    state_bytes, state = start.state_bytes(), start.cluster.state
+    facts = Facts(state)
+    facts.read(window)
+    facts.close()
+    facts.read(later)
+    measure, first = _measure(state, facts), state.sequence
+    began_ns, until_ns = _span(state, window, later, span_ns)
+    facts.seen_ns = max(facts.seen_ns, until_ns)
+    record = Course(start, began_ns, until_ns, measure)
+    _replay(start, record, window, lambda part: progress(part / 4))
+    fold = Fold.restore(state_bytes)
+    course = Course(fold, began_ns, until_ns, measure)
+    branch = Branch(fold, course, prefix_of(window, DEFAULT_PREFIX))
+    put_in = _put_in_force(branch, fold, changes, began_ns)
+    agents: VirtualAgents | None = None
+    if put_in or not follows or not branch.follow(window, changes.drops):
+        length_ns = max(1, until_ns - began_ns)
+        agents = branch.go_on(
+            facts, changes.drops, lambda now_ns: progress(0.25 + 0.75 * (now_ns - began_ns) / length_ns)
+        )
+    course.finish()
+    guessed: dict[Guess, int] = {}
+    for guess in agents.guessed.values() if agents is not None else ():
+        guessed[guess] = guessed.get(guess, 0) + 1
+    return Outcome(
+        first,
+        window[-1].sequence,
+        began_ns,
+        until_ns,
+        first + branch.followed if agents is not None else None,
+        branch.passes,
+        guessed,
+        compare(record, course, branch.ids, lambda job: _length_ns(facts, job)),
+        branch.entries,
+    )
+
+
+def _span(state: State, window: Sequence[Entry], later: Sequence[Entry], span_ns: tuple[int, int]) -> tuple[int, int]:
+    """When the window begins and ends: between its entries and those around it."""
+    began_ns = min(max(span_ns[0], state.timestamp_ns), max(window[0].timestamp_ns, state.timestamp_ns))
+    least_ns = max(began_ns, window[-1].timestamp_ns)
+    most_ns = max(least_ns, later[0].timestamp_ns) if later else max(least_ns, span_ns[1])
+    return began_ns, min(max(span_ns[1], least_ns), most_ns)
+
+
+def _replay(fold: Fold, course: Course, window: Sequence[Entry], progress: Progress) -> None:
+    for place, entry in enumerate(window):
+        course.pass_time(entry.timestamp_ns)
+        fold.apply(entry)
+        course.note(entry)
+        if place % CHUNK == 0:
+            progress(place / len(window))
+    course.finish()
+
+
+def _put_in_force(branch: Branch, fold: Fold, changes: Changes, now_ns: int) -> bool:
+    """Append what is otherwise; whether anything is. Raises WhatIfError for what the fold does not apply."""
+    state = fold.cluster.state
+    unknown = sorted(set(changes.removed) - state.nodes.keys())
+    if unknown:
+        raise WhatIfError(f"there was no node {unknown[0]}")
+    known = sorted(changes.added.keys() & state.nodes.keys())
+    if known:
+        raise WhatIfError(f"there was a node {known[0]} already")
+    events = list(changes.events(state))
+    refused = state.refused_count
+    for event in events:
+        branch.append(event, now_ns)
+        if state.refused_count > refused:
+            raise WhatIfError(state.refusals[-1].reason)
+    return bool(events)
+
+
+def _measure(state: State, facts: Facts) -> Measure | None:
+    """By what fragmentation is measured in both courses: the mix of all that was asked for up to the window's end."""
+    mix = dict(state.mix)
+    for each in facts.outside:
+        if isinstance(each.event, t.JobSubmitted):
+            note_mix(mix, demand_of(each.event.spec))
+    found = scheme_of("tight", (), mix).mix
+    return Measure(found) if found else None
+
+
+def _length_ns(facts: Facts, job: int) -> int:
+    """For how long a recorded job runs, as far as the log has seen it."""
+    runs = facts.runs(job)
+    return runs[-1].whole[0] if runs else facts.longest_ns(job)
