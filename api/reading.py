@@ -4,6 +4,7 @@ import asyncio
 from itertools import islice
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from muster.api.answers import answer
@@ -40,13 +41,16 @@ _PHASE_OF: Final[dict[str, JobPhase]] = {
 
 
 async def find_job(request: web.Request, moment: Moment) -> Job:
-    """The job in the path: as it was at a past moment; for the present also one that the state no longer holds."""
+    """The job in the path, as it was at the moment, also one that had ended and left the state by then."""
     number = job_id(request)
+    service, sequence = request.app[SERVICE], moment.state.sequence
     if not moment.past:
-        return await live_job(request.app[SERVICE], number)
+        return await live_job(service, number)
     job = moment.state.jobs.get(number)
+    if job is None and number <= sequence:
+        job = await service.store.job(number)
     if job is None:
-        raise no_such("job", f"{number} at {moment.state.sequence}", "muster jobs lists the jobs")
+        raise no_such("job", f"{number} at entry {sequence}", f"muster at {sequence} jobs lists the jobs of then")
     return job
 
 
@@ -110,8 +114,8 @@ async def list_jobs(request: web.Request) -> web.Response:
     moment = await moment_of(request)
     matching = (job for job in reversed(moment.state.jobs.values()) if _matches(job, query))
     rows = [job_row(job, moment.now_ns) for job in islice(matching, query.limit)]
-    if not moment.past:
-        rows += await _forgotten(request.app[SERVICE], query, moment)
+    least = rows[-1].id if len(rows) == query.limit else 0
+    rows += await _forgotten(request.app[SERVICE], query, moment, least)
     rows.sort(key=lambda row: -row.id)
     page = rows[: query.limit]
     if query.queue and not page and not query.before:  # of a queue that is gone, the jobs that ended are still listed
@@ -129,10 +133,21 @@ def _matches(job: Job, query: JobQuery) -> bool:
     )
 
 
-async def _forgotten(service: Service, query: JobQuery, moment: Moment) -> list[JobRow]:
-    """Jobs that ended so long ago that only the read model has them."""
-    found = await service.store.jobs(query)
-    return [job_row(decode_job(row.job), moment.now_ns) for row in found if row.id not in moment.state.jobs]
+async def _forgotten(service: Service, query: JobQuery, moment: Moment, least: int) -> list[JobRow]:
+    """Jobs after `least` that had left the state, long after their end: they are as the read model has them. What was
+    in the state is passed over there, whatever has become of it since."""
+    held, found = moment.state.jobs, list[JobRow]()
+    before, limit = query.before, query.limit
+    if moment.past:
+        following = moment.state.sequence + 1
+        before = min(before or following, following)
+    while len(found) < query.limit:
+        page = await service.store.jobs(msgspec.structs.replace(query, before=before, limit=limit))
+        found += [job_row(decode_job(row.job), moment.now_ns) for row in page if row.id not in held]
+        if len(page) < limit or page[-1].id <= least:
+            break
+        before, limit = page[-1].id, PAGE_LIMIT
+    return found
 
 
 async def wait_job(request: web.Request) -> web.Response:

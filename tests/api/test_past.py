@@ -1,0 +1,105 @@
+"""What reads show of a past moment: jobs that had left the state by then, samples of then, and what they cannot."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+from api_harness import DEADLINE_S, Harness
+
+from muster.events.spec import JobSpec
+from muster.events.types import ClockAdvanced, JobSubmitted
+
+MINUTE_NS = 60 * 10**9
+
+
+async def get(http: aiohttp.ClientSession, path: str, **query: Any) -> Any:
+    async with http.get(path, params=query) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def refused(http: aiohttp.ClientSession, path: str, **query: Any) -> tuple[int, str]:
+    async with http.get(path, params=query) as answer:
+        problem = await answer.json(content_type=None)
+        return answer.status, f"{problem['title']}: {problem.get('detail', '')} {problem.get('next_step', '')}"
+
+
+async def submit(harness: Harness, gpus: int) -> int:
+    return await harness.append(JobSubmitted("ada", JobSpec(command=["true"], gpus=gpus)), "default")
+
+
+async def hours_pass(harness: Harness) -> int:
+    """Two hours of logical time, after which jobs that have ended leave the state; gives the last entry."""
+    last_ns = harness.log.entries[-1].timestamp_ns
+    for minutes in range(1, 121):
+        harness.log._clock = lambda minutes=minutes: last_ns + minutes * MINUTE_NS  # type: ignore[misc]
+        await harness.append(ClockAdvanced())
+    return await mirrored(harness)
+
+
+async def mirrored(harness: Harness) -> int:
+    """The mirror has all entries, the last of which is given: it is written a moment after the fold."""
+    async with asyncio.timeout(DEADLINE_S):
+        while harness.store.position < len(harness.log.entries):  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0)
+    return harness.store.position
+
+
+async def test_jobs_that_had_left_the_state_are_shown_as_they_ended(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    await harness.add_node("node-1")
+    first, second = await submit(harness, 8), await submit(harness, 8)
+    await harness.decide()
+    await harness.start(first)
+    ran = len(harness.log.entries)
+    await harness.end(first, 3)
+    then = await hours_pass(harness)
+    await harness.decide()
+    await harness.start(second)
+    await harness.end(second)
+    third = await submit(harness, 1)
+    now = await hours_pass(harness)
+    live = harness.follower.fold.cluster.state.jobs
+    assert list(live) == [third], "the first two have left the state"
+
+    async def listed(at: int, **query: Any) -> list[tuple[int, str]]:
+        return [(job["id"], job["state"]) for job in (await get(http, "/v1/jobs", at=at, **query))["jobs"]]
+
+    assert await listed(ran) == [(second, "PENDING"), (first, "RUNNING")]
+    assert await listed(then) == [(second, "PENDING"), (first, "FAILED")]
+    assert await listed(now) == [(third, "PENDING"), (second, "COMPLETED"), (first, "FAILED")]
+    assert await listed(then, state="COMPLETED") == [], "what it became later is not what it was"
+    assert await listed(then, state="FAILED", limit=1) == [(first, "FAILED")]
+    assert await listed(then, after=second) == [(first, "FAILED")]
+    shown = await get(http, f"/v1/jobs/{first}", at=then)
+    assert (shown["state"], shown["exit_code"]) == ("FAILED", 3)
+    assert len((await get(http, f"/v1/jobs/{first}/events", at=then))["events"]) >= 4
+    status, why = await refused(http, f"/v1/jobs/{third}", at=then)
+    assert (status, f"at entry {then}" in why) == (404, True)
+    status, why = await refused(http, f"/v1/jobs/{first}/explain", at=then)
+    assert (status, "ended long ago" in why) == (409, True)
+
+
+async def test_a_page_of_the_past_goes_on_past_jobs_that_were_in_the_state_then(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    """They have the state that is asked for only today."""
+    await harness.add_node("node-1")
+    old = [await submit(harness, 1) for _ in range(3)]
+    await harness.decide()
+    for job in old:
+        await harness.start(job)
+        await harness.end(job)
+    await hours_pass(harness)
+    new = [await submit(harness, 1) for _ in range(4)]
+    then = len(harness.log.entries)
+    await harness.decide()
+    for job in new:
+        await harness.start(job)
+        await harness.end(job)
+    await mirrored(harness)
+    found = await get(http, "/v1/jobs", at=then, state="CD", limit=2)
+    assert [job["id"] for job in found["jobs"]] == [old[2], old[1]]
+    rest = await get(http, "/v1/jobs", at=then, state="CD", limit=2, after=found["next"])
+    assert [job["id"] for job in rest["jobs"]] == [old[0]]
