@@ -1,9 +1,9 @@
 """Who starts: queue after queue by who is furthest under its share, each queue's jobs in its order.
 
 A job that does not fit has others stopped for it where it may; else it is the head of its queue, and what is behind it
-starts only by the rules of backfill; without backfill nothing of its queue does, and other queues do not go beyond
-their shares. A job that nothing could ever place, or that only its own refused starts or its own bounds keep, blocks
-nobody.
+starts only by the rules of backfill (`muster.core.backfill`, `muster.core.bookings`); without backfill nothing of its
+queue does, and other queues do not go beyond their shares. A job that nothing could ever place, or that only its own
+refused starts or its own bounds keep, blocks nobody.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,19 +11,22 @@ from itertools import islice
 from typing import Final, Literal
 
 from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_limit
+from muster.core.bookings import Bookings
 from muster.core.cluster import Cluster
 from muster.core.floating import FloatingShadow
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
 from muster.core.order import duration_s, faded
-from muster.core.placement import place
-from muster.core.plan import NOWHERE, Draft, Plan, place_with_ports
+from muster.core.placement import Allotment, place
+from muster.core.plan import NOWHERE, Draft, Plan, meeting_nodes, place_with_ports
 from muster.core.preempt import Preemptor
-from muster.core.queues import ENDLESS, NOTHING, Queue, plus
+from muster.core.queues import ENDLESS, NOTHING, Queue, Vector, plus
 from muster.core.releasing import Asker
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
+from muster.core.timetable import AT_ONCE
 from muster.core.turns import OpenLine, Turns
+from muster.events.types import Endpoint
 
 Verdict = Literal["taken", "passed", "full"]
 
@@ -58,6 +61,8 @@ class Allocator:
         self._asker: Asker | None = None  # whose it is
         self._is_awaited = False  # whether it is still to be made
         self.holds: Final[dict[str, Hold]] = {}
+        self.bookings: Final = Bookings(draft) if self._policy.backfill.mode == "conservative" else None
+        self._taken = 0
         self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
         self._strict_is_ripe = False  # whether such a head comes before all shares
         self._strict_under: Final[list[Queue]] = []  # where others do not go beyond their shares for such heads
@@ -69,7 +74,20 @@ class Allocator:
         fair = any(len(line.users) > 1 for line in self._cluster.lines.by_queue.values())
         if fair or self._preemptor.tried:  # as time goes by another user may come first, or other victims be cheaper
             return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
+        if self.bookings is not None and self.bookings.made:  # what runs for longer than expected moves them
+            first_end_at = next(self._cluster.schedule.in_order(), (ENDLESS, 0))[0]
+            if first_end_at <= self._draft.plan.now_at:
+                return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
+            wake_at = min(wake_at, first_end_at)
         return wake_at, wake_at
+
+    def promises(self) -> dict[int, int]:
+        """From when on (logical) each job that backfill keeps a place for has it, as far as anybody knows."""
+        if self.bookings is not None:
+            now_at = self._draft.plan.now_at
+            return {job_id: max(now_at, slot.at) for job_id, slot in self.bookings.made.items()}
+        known = self.reservation is not None and self.reservation.at < ENDLESS
+        return {self.reservation.job: self.reservation.at} if known and self.reservation is not None else {}
 
     def settle(self) -> None:
         """Note that nothing can start, and until when; and the heads, behind which newcomers may."""
@@ -118,7 +136,7 @@ class Allocator:
         """Quickly: behind a head, those like others that had no place are passed over at a glance."""
         while (path := self._turns.next_line()) is not None:
             line = self.lines[path]
-            if quickly and line.blocked_by:
+            if quickly and line.blocked_by and self.bookings is None:
                 line.pass_over(self._is_like_a_misfit)
                 if line.next is None:
                     self._turns.forget_line(path)
@@ -129,6 +147,7 @@ class Allocator:
             verdict = self._consider(line, job)
             if verdict == "full":
                 return
+            self._taken += verdict == "taken"
             self._turns.looked_at(path, started=verdict == "taken")
 
     # -- whose turn it is -----------------------------------------------------------------------------------------
@@ -160,7 +179,7 @@ class Allocator:
     def _consider(self, line: OpenLine, job: Job) -> Verdict:
         cluster, draft = self._cluster, self._draft
         shape = cluster.shape(job)
-        if line.blocked_by and self._is_like_a_misfit(job.id):
+        if line.blocked_by and self.bookings is None and self._is_like_a_misfit(job.id):
             return "passed"
         excluded = exclusions(job, draft.plan.now_at) if job.excluded else NOWHERE
         if excluded:
@@ -172,12 +191,16 @@ class Allocator:
                 line.depth = 0  # nobody borrows what the head of another queue waits for
             return "passed"
         if not obstacles:
-            verdict = self._try_start(line, asker, shape)
+            planned = self.bookings is not None and not self.is_alone()
+            verdict = self._try_booked(line, asker) if planned else self._try_start(line, asker, shape)
             if verdict != "passed":
                 return verdict
-        if line.blocked_by or excluded or not may_wait(cluster, asker, obstacles):
+        if excluded or not may_wait(cluster, asker, obstacles):
             return "passed"
-        return self._make_room_or_block(line, asker, obstacles)
+        verdict = "passed" if line.blocked_by else self._make_room_or_block(line, asker, obstacles)
+        if verdict == "passed" and not obstacles and self.bookings is not None:
+            self.bookings.make(asker)
+        return verdict
 
     def _is_like_a_misfit(self, job_id: int) -> bool:
         """Whether another job of this one's shape was found to have no place: the one look at most of a long line."""
@@ -225,11 +248,61 @@ class Allocator:
             shadow.note_started(asker.claimant, claims, exact)
         if shadow is not None and shadow.floats:
             self._spared_misfits.clear()  # the rule of placement may put them elsewhere now
-        for queue in asker.claimant.queue.upwards():
-            hold = self.holds.get(queue.path)
-            if hold is not None and not ends_in_time(draft, job, hold.at):
-                hold.note(asker.claimant, exact)
+        self._note_held(asker, exact)
         return "taken"
+
+    def holds_on(self, asker: Asker) -> Iterator[Hold]:
+        """What is kept of what queues and lanes may hold, of which a job would take its part and not have ended."""
+        found = [self.holds.get(queue.path) for queue in asker.claimant.queue.upwards()]
+        if self.bookings is not None:
+            found.append(self.bookings.hold)
+        return (hold for hold in found if hold is not None and not ends_in_time(self._draft, asker.job, hold.at))
+
+    def _note_held(self, asker: Asker, claim: Vector) -> None:
+        for hold in self.holds_on(asker):
+            hold.note(asker.claimant, claim)
+
+    def _is_held_back(self, asker: Asker) -> bool:
+        return any(hold.bars(asker.claimant, asker.least) for hold in self.holds_on(asker))
+
+    def is_alone(self) -> bool:
+        """Whether nobody waits but the job whose turn it is: then nobody's booking can be in its way, nor its in
+        anybody's."""
+        return self._cluster.lines.count - self._taken == 1
+
+    def _try_booked(self, line: OpenLine, asker: Asker) -> Verdict:
+        """Start a job that has its place at once beside all that are booked."""
+        draft, job, bookings = self._draft, asker.job, self.bookings
+        assert bookings is not None
+        if self._is_held_back(asker):
+            return "passed"
+        found = self.booked_now(asker)
+        if found is None:
+            return "passed"
+        shares, endpoints = found
+        claims = [(share, asker.demand) for share in shares.shares]
+        exact = draft.vector(claims)
+        if not draft.ledger.admits(asker.claimant, exact):
+            return "passed"
+        past = line.blocked_by or next(iter(bookings.made), 0)
+        why = f"{shares.why}{BACKFILLED}{past}" if past else shares.why
+        if not draft.start(job, asker.claimant, shares, endpoints, why):
+            return "full"
+        bookings.note_started(job)
+        self._note_held(asker, exact)
+        return "taken"
+
+    def booked_now(self, asker: Asker) -> tuple[Allotment, list[Endpoint]] | None:
+        """The place that a job has at once beside all that are booked, and the ports there."""
+        assert self.bookings is not None
+        excluded = asker.excluded
+        while (slot := self.bookings.slot_of(asker, excluded)) is not None and slot.at == AT_ONCE:
+            nodes = meeting_nodes(asker.demand, [share.node for share in slot.found.shares])
+            endpoints = self._draft.room.free_endpoints(nodes, asker.job.id)
+            if len(endpoints) == len(nodes):
+                return slot.found, endpoints
+            excluded |= {nodes[len(endpoints)]}
+        return None
 
     def _has_room(self, asker: Asker, shape: int) -> bool:
         """Whether a job would fit if nothing were reserved."""
@@ -243,12 +316,8 @@ class Allocator:
         """Whether a job may still run when a reservation begins, so that it must leave it alone; None where it would
         stand in the way of one on a limit."""
         draft, shadow = self._draft, self.shadow
-        for queue in asker.claimant.queue.upwards():
-            hold = self.holds.get(queue.path)
-            if hold is None or ends_in_time(draft, asker.job, hold.at):
-                continue
-            if hold.bars(asker.claimant, asker.least):
-                return None
+        if self._is_held_back(asker):
+            return None
         if shadow is None or ends_in_time(draft, asker.job, shadow.at):
             return False
         return None if shadow.bars(asker.claimant, asker.least) else True
@@ -277,17 +346,21 @@ class Allocator:
             self._strict_under.append(tree.queues[limits[-1]] if limits else tree.root)
             return "passed"
         line.depth = self._policy.backfill.depth + 1  # with the head itself
+        if self._policy.backfill.mode == "greedy":
+            return "passed"
         if limits:
             queue = draft.ledger.tree.queues[limits[-1]]
             if queue.path not in self.holds:
                 self.holds[queue.path] = hold_limit(draft, asker, queue)
-        elif self.shadow is None:
+        elif self.shadow is None and self.bookings is None:
             self._asker = asker
             self._is_awaited = True
         return "passed"
 
     def _renew_shadow(self) -> None:
         """Room was reserved where the head was to start, perhaps: look again where that is."""
+        if self.bookings is not None:
+            self.bookings.renew()
         if self.reservation is not None:
             self._is_awaited = True
             self._spared_misfits.clear()

@@ -169,6 +169,23 @@ def cast_shadow(draft: Draft, asker: Asker, kind: type[Shadow] = Shadow) -> Shad
         releaser.close()
 
 
+def hold_until(draft: Draft, asker: Asker, at: int) -> Hold:
+    """The reservation, on what queues and lanes may hold, of a job that is to start then."""
+    jobs, ledger = draft.cluster.state.jobs, draft.ledger
+    released: list[tuple[Claimant, Vector]] = []
+    for end_at, job_id in _ends(draft, None):
+        if end_at > at:
+            break
+        if job_id not in draft.cluster.leaving:
+            who, claim = ledger.claimant(jobs[job_id]), draft.held_by(jobs[job_id])
+            ledger.leave(who, claim)
+            released.append((who, claim))
+    hold = Hold(draft, asker, at)
+    for who, claim in released:
+        ledger.leave(who, negative(claim))
+    return hold
+
+
 def hold_limit(draft: Draft, asker: Asker, queue: Queue) -> Hold:
     """The reservation of a job that waits for what its queue, or one that it is in, may hold."""
     jobs = draft.cluster.state.jobs

@@ -251,7 +251,7 @@ def _roomiest(capacity: Capacity, pools: list[Pool], demand: Demand, excluded: f
     for height in sorted(heights, key=lambda height: (-height[0], height[1])):
         for pool in pools:
             for _, name in pool.shelves.get(height, ()):
-                devices = min(_usable(capacity.rooms[name], name, pool, demand, excluded), left)
+                devices = min(usable(capacity.rooms[name], name, pool.model, demand, excluded), left)
                 if devices:
                     parts.append(_Part(name, pool, devices))
                     left -= devices
@@ -268,11 +268,11 @@ def _last_by_best_fit(
     return others + (_best_fits(capacity, pools, demand, excluded, last.devices, 1, len(parts), taken) or [last])
 
 
-def _usable(room: NodeRoom, name: str, pool: Pool, demand: Demand, excluded: frozenset[str]) -> int:
+def usable(room: NodeRoom, name: str, model: str, demand: Demand, excluded: frozenset[str]) -> int:
     """How many devices of a gang a node can take, by devices, CPUs, host memory and constraints."""
     if not admits(room, name, demand, excluded):
         return 0
-    devices = len(room.fitting(pool.model, demand))
+    devices = len(room.fitting(model, demand))
     if demand.cpus:
         devices = min(devices, room.cpus // demand.cpus)
     if demand.memory_mib:

@@ -40,7 +40,9 @@ def place_waiting(plan: Plan) -> Allocator | None:
 def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
     """Where only jobs behind a head have come since nothing could start: each line's head and those of them that are
     within its depth, in order. They are all that can start now. None = every line must be looked at."""
-    state, depth = cluster.state, cluster.state.policy.backfill.depth
+    state, backfill = cluster.state, cluster.state.policy.backfill
+    if backfill.mode == "conservative":
+        return None
     looked_at = {path: [head] for path, head in cluster.heads.items()}
     places: dict[str, list[SortKey]] = {}
     for job_id in cluster.fresh:
@@ -53,7 +55,7 @@ def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
         key = cluster.lines.key_of(job, line.order)
         if key < head:
             return None
-        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= depth:
+        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= backfill.depth:
             places.setdefault(path, []).append(key)
     for path, keys in places.items():
         looked_at[path] += [key[-1] for key in sorted(keys)]

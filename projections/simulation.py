@@ -21,7 +21,9 @@ def _policy(order: OrderName, backfill: Backfill) -> Policy:
 
 POLICIES: Final = {
     "fifo": _policy("fifo", Backfill(mode="none")),
+    "fjf": _policy("fifo", Backfill("greedy", depth=100_000)),
     "easy": _policy("fifo", Backfill(depth=200, keep="time")),
+    "conservative": _policy("fifo", Backfill("conservative", depth=200)),
     "sjf": _policy("sjf", Backfill(mode="none")),
     "srtf": _policy("srtf", Backfill(mode="none")),
     "srsf": _policy("srsf", Backfill(mode="none")),

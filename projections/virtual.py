@@ -125,9 +125,8 @@ class VirtualCluster:
         """Start what can start; whether anything did."""
         plan = _WholePlan(self._cluster)
         allocator = place_waiting(plan)
-        shadow = allocator.reservation if allocator is not None else None
-        if shadow is not None and shadow.at < ENDLESS:
-            self._promised.setdefault(shadow.job, shadow.at)
+        for job_id, at in allocator.promises().items() if allocator is not None else ():
+            self._promised.setdefault(job_id, at)
         for event in plan.events:
             if isinstance(event, t.JobAllocated):
                 self._start(event)

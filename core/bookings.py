@@ -1,0 +1,86 @@
+"""Conservative backfill: every job that waits for room and is looked at is booked, beside those booked before it, and a
+job starts only where nobody's booking is in its way.
+
+Nothing is remembered: each pass books anew. While everything ends when it is expected to, it finds the same times again
+(`muster.core.slots`). What queues and lanes may hold is kept for the first of them only.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from muster.core.backfill import Hold, hold_until
+from muster.core.estimates import expected_s
+from muster.core.queues import ENDLESS
+from muster.core.schedule import SECOND_NS
+from muster.core.slots import Slot, Slots
+from muster.core.timetable import AT_ONCE, Timetable
+
+if TYPE_CHECKING:
+    from muster.core.plan import Draft
+    from muster.core.releasing import Asker
+    from muster.core.state import Job
+
+
+class Bookings:
+    """Those of one pass, in the order in which they were made."""
+
+    def __init__(self, draft: "Draft") -> None:
+        self._draft: Final = draft
+        self._askers: Final[dict[int, Asker]] = {}
+        self.made: Final[dict[int, Slot]] = {}
+        self.hold: Hold | None = None  # of the first
+        self._begin()
+
+    def _begin(self) -> None:
+        self._timetable = Timetable(self._draft)
+        self._slots = Slots(self._draft, self._timetable)
+        for job_id in self._draft.started:
+            self.note_started(self._draft.cluster.state.jobs[job_id])
+
+    def slot_of(self, asker: "Asker", excluded: frozenset[str]) -> Slot | None:
+        """The first slot that a job has beside those booked; None = nobody knows when it has one."""
+        return self._slots.earliest(asker.demand, excluded, self.lasts_ns(asker.job))
+
+    def lasts_ns(self, job: "Job") -> int:
+        """How long a job lasts (`ENDLESS` = nobody knows)."""
+        return expected_s(self._draft.cluster.state, job)[0] * SECOND_NS or ENDLESS
+
+    def make(self, asker: "Asker") -> None:
+        """Book a job that waits for room, if anybody knows when it has some."""
+        slot = self.slot_of(asker, asker.excluded)
+        if slot is None:
+            return
+        until = self.end_of(asker.job, slot.at)
+        self._timetable.book(slot.at, until, slot.found.shares, asker.demand)
+        self.made[asker.job.id] = slot
+        self._askers[asker.job.id] = asker
+        if self.hold is None:
+            self.hold = hold_until(self._draft, asker, max(slot.at, self._draft.plan.now_at))
+
+    def end_of(self, job: "Job", at: int) -> int:
+        """When a job is expected to end that begins then."""
+        return min(ENDLESS, max(at, self._draft.plan.now_at) + self.lasts_ns(job))
+
+    def note_started(self, job: "Job") -> None:
+        """The draft has started a job."""
+        claims = self._draft.started[job.id]
+        until = self.end_of(job, AT_ONCE)
+        self._timetable.book(AT_ONCE, until, [share for share, _ in claims], self._draft.cluster.demand(job))
+
+    def renew(self) -> None:
+        """The draft's room is another, since somebody is stopped for others: book everybody anew."""
+        askers = list(self._askers.values())
+        self._askers.clear()
+        self.made.clear()
+        self.hold = None
+        self._begin()
+        for asker in askers:
+            self.make(asker)
+
+    def in_the_way(self, job: "Job", nodes: frozenset[str]) -> list[int]:
+        """Who is booked on one of these nodes before a job that starts now would have ended."""
+        until = self.end_of(job, AT_ONCE)
+        return [
+            other
+            for other, slot in self.made.items()
+            if slot.at < until and any(share.node in nodes for share in slot.found.shares)
+        ]
