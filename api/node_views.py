@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from muster.api.samples import FRESH_S, LastSamples
+from muster.api.samples import FRESH_S, LastSamples, PastSamples
 from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.cluster import Cluster
 from muster.core.health import ailments_of, in_words
@@ -31,9 +31,9 @@ class ConditionView(msgspec.Struct, frozen=True):
 
 
 class SampleView(msgspec.Struct, frozen=True):
-    """A device as it was sampled `age_ms` ago; None is unknown, and so is all of a sample that is `stale`: over a
-    minute old, or of an earlier life of the agent. Memory is all that the device has, and what is used of it without
-    what the driver reserves."""
+    """A device as it was sampled `age_ms` before the moment looked at; None is unknown, and so is all of a sample that
+    is `stale`: over a minute old then, or of an earlier life of the agent. Memory is all that the device has, and what
+    is used of it without what the driver reserves."""
 
     age_ms: int
     stale: bool
@@ -52,7 +52,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     """One device, the jobs that hold it, and how much of its memory and of its compute (thousandths) they hold.
     `memory_mib` is what jobs can have; `foreign_mib` is what processes hold that are nobody's work here. `usable`:
     nothing keeps new work from it, though a condition may keep it to work of one device. `cordoned` says who shut it,
-    and why ("" = nobody). `sample` is None of the past, and where there is none. What is not known of a device is None;
+    and why ("" = nobody). `sample` is None where there is none. What is not known of a device is None;
     so is `domain` where it has no NVLink domain."""
 
     index: int
@@ -104,17 +104,21 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(NodeView, frozen=True):
-    """One node: also how its devices are connected, by device, twice (`NV12`, `PIX`, ...; [] = nobody knows)."""
+    """One node: also how its devices are connected, by device, twice (`NV12`, `PIX`, ...; [] = nobody knows).
+    `unsampled` as in `NodePage`."""
 
     sequence: int
     topology: list[list[str]]
+    unsampled: str
 
 
 class NodePage(msgspec.Struct, frozen=True):
-    """All nodes by name."""
+    """All nodes by name. `unsampled` says why nothing that was sampled at a past moment is shown ("" = it is, as far as
+    there was any)."""
 
     sequence: int
     nodes: list[NodeView]
+    unsampled: str
 
 
 Holders = dict[tuple[str, int], list[int]]
@@ -142,18 +146,24 @@ def jobs_on(state: State) -> dict[str, list[int]]:
 
 
 class Look(NamedTuple):
-    """What nodes are shown from: the cluster at `now_ns`, and for the present what was sampled."""
+    """What nodes are shown from: the cluster at `now_ns`, and what was sampled by then."""
 
     cluster: Cluster
     now_ns: int
-    samples: LastSamples | None
+    samples: LastSamples | PastSamples
+
+    @property
+    def unsampled(self) -> str:
+        """Why there are no samples ("" = there may be)."""
+        return self.samples.why_none if isinstance(self.samples, PastSamples) else ""
 
 
 def node_page(look: Look) -> NodePage:
     """All nodes, by name."""
     state = look.cluster.state
     held, jobs = holders(state), jobs_on(state)
-    return NodePage(state.sequence, [_node_view(look, state.nodes[name], held, jobs) for name in sorted(state.nodes)])
+    nodes = [_node_view(look, state.nodes[name], held, jobs) for name in sorted(state.nodes)]
+    return NodePage(state.sequence, nodes, look.unsampled)
 
 
 def node_answer(look: Look, node: Node) -> NodeAnswer:
@@ -164,6 +174,7 @@ def node_answer(look: Look, node: Node) -> NodeAnswer:
         **{name: getattr(view, name) for name in NodeView.__struct_fields__},
         sequence=state.sequence,
         topology=node.inventory.topology,
+        unsampled=look.unsampled,
     )
 
 
@@ -197,7 +208,7 @@ def _node_view(look: Look, node: Node, held: Holders, jobs: dict[str, list[int]]
 def _device_views(look: Look, node: Node, held: Holders) -> list[DeviceView]:
     memory_mib, compute_milli = _claimed(look.cluster, node)
     shut = ailments_of(node).shut
-    sampled = look.samples.of(node.name) if look.samples is not None else None
+    sampled = look.samples.of(node.name)
     samples = {each.uuid: each for each in sampled.sample.devices} if sampled is not None else {}
     return [
         DeviceView(

@@ -184,16 +184,18 @@ async def show_queue(request: web.Request) -> web.Response:
     return answer(view, moment.state.sequence)
 
 
-def _look(request: web.Request, moment: Moment) -> Look:
-    """Nothing is known of what devices did in the past."""
-    samples = None if moment.past else request.app[SERVICE].samples
-    return Look(moment.cluster, moment.now_ns, samples)
+async def _look(request: web.Request, moment: Moment, nodes: list[str]) -> Look:
+    """What these nodes are shown from, with what their devices did at that moment."""
+    samples = request.app[SERVICE].samples
+    seen = await samples.at(nodes, moment.now_ns) if moment.past else samples
+    return Look(moment.cluster, moment.now_ns, seen)
 
 
 async def list_nodes(request: web.Request) -> web.Response:
     """All nodes."""
     moment = await moment_of(request)
-    return answer(node_page(_look(request, moment)), moment.state.sequence)
+    look = await _look(request, moment, sorted(moment.state.nodes))
+    return answer(node_page(look), moment.state.sequence)
 
 
 async def show_node(request: web.Request) -> web.Response:
@@ -202,7 +204,8 @@ async def show_node(request: web.Request) -> web.Response:
     node = moment.state.nodes.get(request.match_info["name"])
     if node is None:
         raise no_such("node", request.match_info["name"], "muster nodes lists the nodes")
-    return answer(node_answer(_look(request, moment), node), moment.state.sequence)
+    look = await _look(request, moment, [node.name])
+    return answer(node_answer(look, node), moment.state.sequence)
 
 
 async def show_state(request: web.Request) -> web.Response:

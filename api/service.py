@@ -22,7 +22,7 @@ from muster.core.state import State
 from muster.events.log import Entry, Log
 from muster.node_agent.link import LogAsk
 from muster.projections.follower import Follower
-from muster.projections.moments import MomentError
+from muster.projections.moments import MomentError, parse_moment
 from muster.projections.read_models import mentioned_jobs
 from muster.projections.store import Store
 from muster.projections.timetravel import TimeTravel
@@ -90,7 +90,8 @@ SERVICE: Final = web.AppKey("service", Service)
 
 
 class Moment(NamedTuple):
-    """The cluster that a read looks at; `now_ns` is until when running things have run there."""
+    """The cluster that a read looks at; `now_ns` is until when running things have run there: the present, the time
+    that was asked for, or that of the entry."""
 
     cluster: Cluster
     now_ns: int
@@ -121,16 +122,24 @@ async def moment_of(request: web.Request) -> Moment:
     text = request.query.get("at")
     if text is None:
         return Moment(service.cluster, max(time.time_ns(), service.state.timestamp_ns), past=False)
-    cluster = (await service.past.state_at(await sequence_at(service, text))).cluster
-    return Moment(cluster, cluster.state.timestamp_ns, past=True)
+    sequence, time_ns = await placed(service, text)
+    cluster = (await service.past.state_at(sequence)).cluster
+    return Moment(cluster, max(time_ns, cluster.state.timestamp_ns), past=True)
+
+
+async def placed(service: Service, text: str, name: str = "at") -> tuple[int, int]:
+    """The sequence that the moment of a parameter of that `name` names, and where it is a time, that time (else 0)."""
+    now_ns = time.time_ns()
+    try:
+        return await service.past.resolve(text, now_ns), parse_moment(text, now_ns).time_ns
+    except MomentError as error:
+        raise bad_parameter(name, str(error)) from error
 
 
 async def sequence_at(service: Service, text: str, name: str = "at") -> int:
     """The sequence that a parameter's moment names."""
-    try:
-        return await service.past.resolve(text, time.time_ns())
-    except MomentError as error:
-        raise bad_parameter(name, str(error)) from error
+    sequence, _ = await placed(service, text, name)
+    return sequence
 
 
 async def see_job(service: Service, job: int) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -17,12 +17,16 @@ from muster.events.connection import ApiError, Connection, NoAnswerError, raise_
 from muster.events.credentials import telemetry_stream
 from muster.events.log import Entry, LogUnavailableError
 from muster.events.pull import LONGEST_RETRY_S, Pull, PullLostError, retry_level
-from muster.events.reading import RETRY_S
+from muster.events.reading import RETRY_S, read_direct
 from muster.events.subjects import DEFAULT_PREFIX
 from muster.events.telemetry import GpuSampled, Heartbeat
+from muster.events.wire import format_time_ns, parse_time_ns
 
 ARRIVALS_LIMIT: Final = 65_536
 PUBLISH_TIMEOUT_S: Final = 2.0
+NODES_AT_ONCE: Final = 500
+"""Half of the subjects that the broker finds the last messages of at once."""
+SAMPLES_KEPT: Final = 10_000
 _ATTEMPTS: Final = 5
 
 _logger: Final = logging.getLogger("muster.events.beats")
@@ -59,12 +63,24 @@ class Sampled(NamedTuple):
     timestamp_ns: int
 
 
+class KeptSamples(NamedTuple):
+    """Of each node the last sample that is kept of a moment, and since when samples are kept (None = there are none).
+    Where that is after the moment, those of then are gone, if there were any."""
+
+    by_node: dict[str, Sampled]
+    since_ns: int | None
+
+
 class Samples(Protocol):
-    """What the nodes' devices are doing."""
+    """What the nodes' devices are doing, and did."""
 
     def follow(self) -> AsyncIterator[Sampled]:
         """Each node's last stored sample, then those that come, for ever: a broker that is away is waited for, and some
         may then be given again, or be missing."""
+        ...
+
+    async def at(self, nodes: Sequence[str], timestamp_ns: int) -> KeptSamples:
+        """These nodes' last samples not after a time. Raises LogUnavailableError."""
         ...
 
 
@@ -189,10 +205,32 @@ class NatsSamples:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
+    async def at(self, nodes: Sequence[str], timestamp_ns: int) -> KeptSamples:
+        """See `Samples.at`."""
+        try:
+            since_ns = await self._kept_since_ns()
+            if since_ns is None or since_ns > timestamp_ns:
+                return KeptSamples({}, since_ns)
+            found: dict[str, Sampled] = {}
+            for start in range(0, len(nodes), NODES_AT_ONCE):
+                subjects = [self._subject.replace("*", node) for node in nodes[start : start + NODES_AT_ONCE]]
+                query = {"multi_last": subjects, "up_to_time": format_time_ns(timestamp_ns + 1)}
+                for entry in await read_direct(self._connection, self._stream, query, len(subjects)):
+                    sampled = _sampled_of(entry)
+                    if sampled is not None:
+                        found[sampled.sample.node] = sampled
+        except (ApiError, NoAnswerError) as error:
+            raise LogUnavailableError(f"the samples cannot be read: {error}") from None
+        return KeptSamples(found, since_ns)
+
+    async def _kept_since_ns(self) -> int | None:
+        state = (await self._connection.api(f"STREAM.INFO.{self._stream}", timeout_s=PUBLISH_TIMEOUT_S))["state"]
+        return parse_time_ns(state["first_ts"]) if state["messages"] else None
+
 
 class MemoryTelemetry:
-    """Beats and samples in memory: what is published arrives at every `arriving` and `follow`. `clock` gives
-    nanoseconds."""
+    """Beats and samples in memory: what is published arrives at every `arriving` and `follow`, and so many samples are
+    kept. `clock` gives nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self.samples: dict[str, GpuSampled] = {}
@@ -201,6 +239,7 @@ class MemoryTelemetry:
         self._listeners: list[asyncio.Queue[Beat]] = []
         self._sampled: dict[str, Sampled] = {}
         self._followers: list[asyncio.Queue[Sampled]] = []
+        self._kept: deque[Sampled] = deque(maxlen=SAMPLES_KEPT)
 
     async def beat(self, beat: Heartbeat) -> bool:
         """See `Telemetry.beat`."""
@@ -213,6 +252,7 @@ class MemoryTelemetry:
         """See `Telemetry.sample`."""
         self.samples[sample.node] = sample
         sampled = self._sampled[sample.node] = Sampled(sample, self._clock())
+        self._kept.append(sampled)
         for follower in self._followers:
             follower.put_nowait(sampled)
 
@@ -227,6 +267,12 @@ class MemoryTelemetry:
                 yield await follower.get()
         finally:
             self._followers.remove(follower)
+
+    async def at(self, nodes: Sequence[str], timestamp_ns: int) -> KeptSamples:
+        """See `Samples.at`."""
+        of_then = [each for each in self._kept if each.timestamp_ns <= timestamp_ns]
+        by_node = {each.sample.node: each for each in of_then if each.sample.node in nodes}
+        return KeptSamples(by_node, self._kept[0].timestamp_ns if self._kept else None)
 
     async def arriving(self) -> AsyncIterator[Beat]:
         """See `Beats.arriving`."""

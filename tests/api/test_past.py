@@ -1,15 +1,20 @@
 """What reads show of a past moment: jobs that had left the state by then, samples of then, and what they cannot."""
 
 import asyncio
+import time
 from typing import Any
 
 import aiohttp
+import pytest
 from api_harness import DEADLINE_S, Harness
 
+from muster.events.beats import MemoryTelemetry
 from muster.events.spec import JobSpec
+from muster.events.telemetry import DeviceSample, GpuSampled
 from muster.events.types import ClockAdvanced, JobSubmitted
 
-MINUTE_NS = 60 * 10**9
+SECOND_NS = 10**9
+MINUTE_NS = 60 * SECOND_NS
 
 
 async def get(http: aiohttp.ClientSession, path: str, **query: Any) -> Any:
@@ -103,3 +108,52 @@ async def test_a_page_of_the_past_goes_on_past_jobs_that_were_in_the_state_then(
     assert [job["id"] for job in found["jobs"]] == [old[2], old[1]]
     rest = await get(http, "/v1/jobs", at=then, state="CD", limit=2, after=found["next"])
     assert [job["id"] for job in rest["jobs"]] == [old[0]]
+
+
+async def sampled(harness: Harness, time_ns: int, used_mib: int, incarnation: str = "node-1-life") -> None:
+    """node-1's device was sampled at a time."""
+    telemetry = harness.service.samples._source
+    assert isinstance(telemetry, MemoryTelemetry)
+    telemetry._clock = lambda: time_ns
+    sample = DeviceSample(0, "GPU-node-1-0", 81_920, used_mib, sm_percent=50)
+    await telemetry.sample(GpuSampled("node-1", incarnation, [sample]))
+
+
+async def test_a_past_moment_shows_what_was_sampled_last_by_then(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1", devices=1)
+    [entry] = harness.log.entries
+    for seconds, used_mib in ((1, 100), (5, 200), (90, 300)):
+        await sampled(harness, entry.timestamp_ns + seconds * SECOND_NS, used_mib)
+    harness.log._clock = lambda: entry.timestamp_ns + 7 * SECOND_NS
+    assert await harness.append(ClockAdvanced()) == 2
+    harness.log._clock = lambda: entry.timestamp_ns + 80 * SECOND_NS
+    assert await harness.append(ClockAdvanced()) == 3
+
+    async def seen(path: str, at: int) -> tuple[Any, str]:
+        page = await get(http, path, at=at)
+        [node] = page.get("nodes", [page])
+        sample = node["devices"][0]["sample"]
+        return sample and (sample["memory_used_mib"], sample["age_ms"], sample["stale"]), page["unsampled"]
+
+    for path in ("/v1/nodes", "/v1/nodes/node-1"):
+        assert await seen(path, 2) == ((200, 2_000, False), "")
+        assert await seen(path, 3) == ((None, 75_000, True), ""), "over a minute old then: nothing is known"
+        gone, why = await seen(path, 1)
+        assert (gone, why.partition(": ")[0]) == (None, "samples of then are no longer kept")
+
+
+async def test_at_a_time_the_samples_are_those_of_that_time_and_not_of_the_last_entry(
+    harness: Harness, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.add_node("node-1", devices=1)
+    job = await submit(harness, 1)
+    await harness.decide()
+    await harness.start(job)
+    started_ns = harness.log.entries[-1].timestamp_ns
+    for ago in (40, 20):
+        await sampled(harness, started_ns - ago * SECOND_NS, ago)
+    monkeypatch.setattr(time, "time_ns", lambda: started_ns + 10 * SECOND_NS)
+    page = await get(http, "/v1/nodes", at="-3s")
+    sample = page["nodes"][0]["devices"][0]["sample"]
+    assert (sample["memory_used_mib"], sample["age_ms"]) == (20, 27_000)
+    assert (await get(http, f"/v1/jobs/{job}", at="-3s"))["elapsed_ms"] == 7_000

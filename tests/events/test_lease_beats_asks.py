@@ -158,6 +158,35 @@ async def test_the_last_sample_of_each_node_comes_first_and_then_what_comes(samp
         assert (await anext(found)).sample == GpuSampled("node-1", "life-3", [])
 
 
+async def test_the_last_samples_by_a_past_moment_are_found_again(sampling: Sampling) -> None:
+    assert await sampling.samples.at(["node-1"], 10**18) == ({}, None)
+    one, two = sampling.agents["node-1"], sampling.agents["node-2"]
+    times = []
+    async with asyncio.timeout(20), aclosing(sampling.samples.follow()) as found:  # type: ignore[type-var]
+        for agent, node, life in ((one, "node-1", "a"), (two, "node-2", "b"), (one, "node-1", "c")):
+            await agent.sample(GpuSampled(node, life, []))
+            times.append((await anext(found)).timestamp_ns)
+
+    async def at(time_ns: int, *nodes: str) -> dict[str, str]:
+        kept = await sampling.samples.at(nodes, time_ns)
+        assert kept.since_ns == times[0]
+        return {node: sampled.sample.incarnation for node, sampled in kept.by_node.items()}
+
+    assert await at(times[0] - 1, "node-1", "node-2") == {}, "it is after none"
+    assert await at(times[0], "node-1", "node-2") == {"node-1": "a"}, "and not after this one"
+    assert await at(times[1], "node-1", "node-2", "node-3") == {"node-1": "a", "node-2": "b"}
+    assert await at(times[2], "node-1", "node-2") == {"node-1": "c", "node-2": "b"}
+    assert await at(times[2] + 10**12, "node-2") == {"node-2": "b"}
+
+
+async def test_of_more_nodes_than_the_broker_looks_for_at_once_all_are_found(connect: Connect) -> None:
+    agent = NatsTelemetry(await connect("agent-node-1"))
+    await agent.sample(GpuSampled("node-1", "life-1", []))
+    samples = NatsSamples(await connect("api"))
+    kept = await samples.at([f"gone-{number}" for number in range(1100)] + ["node-1"], 2 * 10**18)
+    assert list(kept.by_node) == ["node-1"]
+
+
 async def test_samples_are_followed_through_a_restart_of_the_broker(broker: Broker, connect: Connect) -> None:
     agent = NatsTelemetry(await connect("agent-node-1"))
     async with asyncio.timeout(30), aclosing(NatsSamples(await connect("api")).follow()) as found:  # type: ignore[type-var]
