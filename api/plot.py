@@ -77,7 +77,7 @@ def _panel(panel: Panel, top: float, across: _Scale) -> list[str]:
         y = up(mark)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{mark:,.10g}</text>')
-    for mark in marks(across.first, across.last):
+    for mark in marks(across.first, across.last, 9):
         x = across(mark)
         parts.append(f'<path class="axis" d="M{x:.1f} {up.start:.1f}v4"/>')
         parts.append(f'<text x="{x:.1f}" y="{up.start + 18:.1f}" text-anchor="middle">{mark:,.10g}</text>')
@@ -108,9 +108,9 @@ def _path(points: Iterable[Point], across: _Scale, up: _Scale) -> str:
     return "".join(parts)
 
 
-def marks(first: float, last: float) -> list[float]:
-    """Round values in a range, four to ten of them."""
-    rough = (last - first) / 5
+def marks(first: float, last: float, parts: int = 5) -> list[float]:
+    """Round values in a range, so that they part it in no more than so many parts, and not in much fewer."""
+    rough = (last - first) / parts
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough)
     return [number * step for number in range(math.ceil(first / step), math.floor(last / step) + 1)]
