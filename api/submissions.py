@@ -21,6 +21,7 @@ from muster.api.reading import live_job
 from muster.api.service import SERVICE, Service, see_minimum
 from muster.api.submitting import BusyError
 from muster.api.views import Accepted
+from muster.core.cluster import Cluster
 from muster.core.queue_check import queue_problems, size_problems, whole_tree
 from muster.core.spec_check import capacity_problems
 from muster.core.state import ENDED, PHASE_CODES
@@ -54,9 +55,9 @@ async def submit(request: web.Request) -> web.Response:
     if key and (known := service.cluster.keys.get((user, key))):
         await _compare(service, known, payload)
         return _accepted(known, already=True)
-    _check_queue(service, spec)
+    check_queue(service.cluster, spec)
     if not waits:
-        _check_capacity(service, spec)
+        check_capacity(service.cluster, spec)
     subject = subject_of(JobSubmitted(user=user, spec=spec), leaf_of(spec.queue), service.log.prefix)
     try:
         ack = await service.submitter.submit(Message(subject, payload, _message_id(user, key)))
@@ -71,8 +72,9 @@ async def submit(request: web.Request) -> web.Response:
     return _accepted(ack.sequence, already=ack.duplicate)
 
 
-def _check_queue(service: Service, spec: JobSpec) -> None:
-    problems = queue_problems(spec, service.cluster.ledger().tree)
+def check_queue(cluster: Cluster, spec: JobSpec) -> None:
+    """Refuse a job whose queue takes none."""
+    problems = queue_problems(spec, cluster.ledger().tree)
     if problems:
         raise ApiError(
             422,
@@ -83,8 +85,8 @@ def _check_queue(service: Service, spec: JobSpec) -> None:
         )
 
 
-def _check_capacity(service: Service, spec: JobSpec) -> None:
-    cluster = service.cluster
+def check_capacity(cluster: Cluster, spec: JobSpec) -> None:
+    """Refuse a job that could never be placed."""
     problems = capacity_problems(spec, cluster.hardware)
     if not problems:
         problems = size_problems(spec, whole_tree(cluster.state, cluster.ledger().tree))

@@ -84,6 +84,13 @@ class Unfinished:
         """Whether anything is left to be worked out."""
         return self._forecast is not None
 
+    def expected_workers(self) -> list[WorkerPlace]:
+        """Where the job's workers are expected to start, once `finish` has come to it ([] = nobody knows)."""
+        if self._forecast is None:
+            return self.found.allocation.workers
+        places = self._forecast.places.get(self.found.job, [])
+        return [WorkerPlace(each.rank, each.node, each.devices) for each in places]
+
     def finish(self) -> Explanation:
         """The explanation."""
         if self._forecast is None:

@@ -46,6 +46,7 @@ class Forecast:
         self._asked: Final = [job for job in (*reserved, *waiting) if jobs[job].phase == "PENDING"][:most]
         self._refused: Final = {job for job in self._asked if cluster.is_refused(jobs[job])}
         self._state: Final = _copy_of(cluster, [*reserved, *waiting])
+        self.places: dict[int, list[t.Placement]] = {}  # where those go that start, once `starts` has come to it
 
     @property
     def time_at(self) -> int:
@@ -54,7 +55,10 @@ class Forecast:
 
     def starts(self) -> dict[int, int | None]:
         """As `expected_starts`. Of a job that every node has refused, nobody knows whether the next try succeeds."""
-        starts = _Simulation(self._state).run(self._asked) if self._asked else {}
+        if not self._asked:
+            return dict.fromkeys(self._refused)
+        simulation = _Simulation(self._state)
+        starts, self.places = simulation.run(self._asked), simulation.places
         return starts | dict.fromkeys(self._refused)
 
 
@@ -66,6 +70,7 @@ class _Simulation:
         self._began_at: Final = state.time_at
         self._cluster: Final = Cluster(state)
         self._starts: Final[dict[int, int | None]] = {}
+        self.places: Final[dict[int, list[t.Placement]]] = {}  # of the last start of each
         for job_id in sorted(self._cluster.to_judge):
             self._requeue(state.jobs[job_id])
 
@@ -114,6 +119,7 @@ class _Simulation:
         cluster, now_at = self._cluster, self._state.time_at
         job = self._state.jobs[event.job]
         self._starts[job.id] = now_at
+        self.places[job.id] = event.placements
         if job.id in self._state.rooms:
             cluster.unreserve(job)
         begin_attempt(cluster, event)

@@ -136,11 +136,9 @@ class SimulatedDevices:
         )
 
 
-def simulated(text: str, site: Site) -> dict[str, SimulatedDevices]:
-    """``2x8xA100-80GB`` (nodes x devices x model; groups joined by ``,``) → node-1, node-2, … Raises ValueError.
-
-    On one machine the nodes share its ports, so each gets an equal part of the site's.
-    """
+def node_kinds(text: str) -> list[tuple[int, str]]:
+    """``2x8xA100-80GB`` (nodes x devices x model; groups joined by ``,``) → devices and model, node by node. Raises
+    ValueError."""
     groups: list[tuple[int, str]] = []
     for group in text.split(","):
         match = _GROUP.match(group.strip())
@@ -154,6 +152,15 @@ def simulated(text: str, site: Site) -> dict[str, SimulatedDevices]:
         if devices > SIMULATED_DEVICES_LIMIT:
             raise ValueError(f"{group.strip()!r}: at most {SIMULATED_DEVICES_LIMIT} devices a node")
         groups.extend([(devices, model)] * nodes)
+    return groups
+
+
+def simulated(text: str, site: Site) -> dict[str, SimulatedDevices]:
+    """The nodes of `node_kinds` → node-1, node-2, … Raises ValueError.
+
+    On one machine the nodes share its ports, so each gets an equal part of the site's.
+    """
+    groups = node_kinds(text)
     ports = (site.last_port - site.first_port + 1) // len(groups)
     if ports < 1:
         raise ValueError(f"{len(groups)} nodes on one machine need a port each, and there are fewer")

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from muster.core.fragmentation import Measure
+from muster.core.policy_check import tree_problems
 from muster.core.resources import demand_of
 from muster.core.scheme import scheme_of
 from muster.core.state import State
@@ -38,12 +39,28 @@ class WhatIfError(ValueError):
 
 class Changes(msgspec.Struct, frozen=True):
     """What is otherwise in the branch, from its beginning on: `policy` and `queues` take the place of what people set
-    in the window, `added` registers nodes by name, `removed` are given no new work."""
+    in the window, `added` registers nodes by name, `removed` are given no new work, and `removed_count` more of the
+    nodes that take some, the last by name."""
 
     policy: Policy | None = None
     queues: list[QueueSpec] = []
     added: dict[str, t.Inventory] = {}
     removed: list[str] = []
+    removed_count: int = 0
+
+    def named(self, state: State) -> "Changes":
+        """The same with the names of all nodes that go. Raises WhatIfError."""
+        for name in self.removed:
+            if name not in state.nodes:
+                raise WhatIfError(f"there was no node {name}")
+        for name in sorted(self.added):
+            if name in state.nodes:
+                raise WhatIfError(f"there was a node {name} already")
+        left = sorted(name for name, node in state.nodes.items() if node.available and name not in self.removed)
+        if self.removed_count > len(left):
+            raise WhatIfError(f"there were only {len(left)} nodes that took work, not {self.removed_count}")
+        more = left[len(left) - self.removed_count :]
+        return msgspec.structs.replace(self, removed=[*self.removed, *more], removed_count=0)
 
     def drops(self, event: t.Event) -> bool:
         """Whether a fact of the window has no place in the branch."""
@@ -76,7 +93,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What came out. `first` and `last` are the window's sequences, and `began_ns` and `until_ns` its times: the state
     after `first` is where both courses begin. `left_at` is the last entry that the branch has in common with the record
     (None = all of them), `passes` how many recorded passes were decided again and came out the same, `guessed` where
-    run times are from that the log never saw to their end, by how many jobs. `entries` are the branch's own."""
+    run times are from that the log never saw to their end, by how many jobs. `changes` name the nodes that go, and
+    `entries` are the branch's own."""
 
     first: int
     last: int
@@ -86,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
     passes: int
     guessed: dict[Guess, int]
     comparison: Comparison
+    changes: Changes
     entries: list[Entry]
 
 
@@ -109,6 +128,7 @@ def what_if(
     if not window:
         raise WhatIfError("nothing happens in this window")
     state_bytes, state = start.state_bytes(), start.cluster.state
+    changes = changes.named(state)
     facts = Facts(state)
     facts.read(window)
     facts.close()
@@ -141,6 +161,7 @@ def what_if(
         branch.passes,
         guessed,
         compare(record, course, branch.ids, lambda job: _length_ns(facts, job)),
+        changes,
         branch.entries,
     )
 
@@ -166,12 +187,9 @@ def _replay(fold: Fold, course: Course, window: Sequence[Entry], progress: Progr
 def _put_in_force(branch: Branch, fold: Fold, changes: Changes, now_ns: int) -> bool:
     """Append what is otherwise; whether anything is. Raises WhatIfError for what the fold does not apply."""
     state = fold.cluster.state
-    unknown = sorted(set(changes.removed) - state.nodes.keys())
-    if unknown:
-        raise WhatIfError(f"there was no node {unknown[0]}")
-    known = sorted(changes.added.keys() & state.nodes.keys())
-    if known:
-        raise WhatIfError(f"there was a node {known[0]} already")
+    queues = state.queues | {queue.name: queue for queue in changes.queues}
+    for problem in tree_problems(queues, changes.policy or state.policy):
+        raise WhatIfError(f"{problem.pointer}: {problem.detail}")
     events = list(changes.events(state))
     refused = state.refused_count
     for event in events:

@@ -160,8 +160,10 @@ def test_what_cannot_be_put_in_force_is_refused() -> None:
         ask(day, Changes(removed=["node-9"]))
     with pytest.raises(WhatIfError, match="a node node-1 already"):
         ask(day, Changes(added={"node-1": day.cluster.state.nodes["node-1"].inventory}))
-    with pytest.raises(WhatIfError, match="in no queue that there is"):
+    with pytest.raises(WhatIfError, match="no queue a for a/b"):
         ask(day, Changes(queues=[QueueSpec("a/b")]))
+    with pytest.raises(WhatIfError, match="only 1 nodes"):
+        ask(day, Changes(removed_count=2))
 
 
 # -- the same rules give the same day ---------------------------------------------------------------------------------

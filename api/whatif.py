@@ -1,0 +1,201 @@
+"""`/v1/whatif`: what would have been under other rules, and what would become of a job. Nothing is written to the
+log."""
+
+import asyncio
+import sys
+from itertools import count
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from muster.api.answers import answer
+from muster.api.bodies import read_json, read_spec
+from muster.api.clients import CLIENTS
+from muster.api.configuring import not_right, refused
+from muster.api.explaining import explanation_lines
+from muster.api.forecasting import beside_the_loop
+from muster.api.parameters import flag, user_of
+from muster.api.problems import ApiError, FieldError
+from muster.api.service import MIN_SEQ_WAIT_S, SERVICE, Service, moment_of, placed
+from muster.api.submissions import check_capacity, check_queue
+from muster.api.times import rfc3339
+from muster.api.whatif_program import Question, Reply
+from muster.core.conversion import Problem, SpecError, convert
+from muster.core.explain import begin
+from muster.core.explanation import Explanation, Victim, WorkerPlace
+from muster.core.policy_check import check_policy, check_queues
+from muster.core.state import State
+from muster.events.codec import encode
+from muster.events.log import Entry
+from muster.events.policy import Policy, QueueSpec
+from muster.events.spec import JobSpec
+from muster.events.subjects import subject_of
+from muster.events.types import Inventory, JobSubmitted
+from muster.node_agent.inventory import SimulatedDevices, Site, node_kinds
+from muster.projections.fold import Fold
+from muster.projections.whatif import Changes
+
+ASKING: Final = web.AppKey("asking", asyncio.Lock)
+WINDOW_MOST: Final = 200_000
+NODES_MOST: Final = 1000
+LOOK_S: Final = 0.02
+
+
+class WhatIfBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The window from one moment to another (the present if left out), and what is otherwise in it: a policy as
+    `PUT /v1/policy` takes it, queues as `PUT /v1/queues` does, nodes more (`2x8xH100-80GB`), and nodes less, by their
+    names or as a count."""
+
+    begin: Annotated[str, msgspec.Meta(max_length=64)] = msgspec.field(name="from")
+    end: Annotated[str, msgspec.Meta(max_length=64)] = msgspec.field(name="to", default="")
+    policy: Policy | None = None
+    queues: list[QueueSpec] | None = None
+    add_nodes: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    remove_nodes: list[str] | Annotated[int, msgspec.Meta(ge=0, le=NODES_MOST)] = 0
+
+
+class SubmitView(msgspec.Struct, frozen=True):
+    """What would become of a job: when it is expected to start (null = nobody knows), where, and who would be stopped
+    for it; and why, as an explanation and in lines for a terminal."""
+
+    starts: str | None
+    starts_in_ms: int | None
+    workers: list[WorkerPlace]
+    stopped: list[Victim]
+    explanation: Explanation
+    text: list[str]
+
+
+async def what_if(request: web.Request) -> web.Response:
+    """Run a window of the log under other rules and compare. One such question is worked on at a time, in a process of
+    its own."""
+    service = request.app[SERVICE]
+    body, policy, queues = _read(await read_json(request))
+    first, began_ns = await placed(service, body.begin, "/from")
+    last, until_ns = await placed(service, body.end or "now", "/to")
+    if first >= last:
+        raise _wrong("/from", f"it must be before the end: it is entry {first}, and the end is entry {last}")
+    if last - first > WINDOW_MOST:
+        raise _wrong("/from", f"the window has {last - first} entries; at most {WINDOW_MOST} are run again")
+    added = await _nodes(body.add_nodes, service.state)
+    names, less = (body.remove_nodes, 0) if isinstance(body.remove_nodes, list) else ([], body.remove_nodes)
+    changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
+    question = Question(str(service.store.path), first, last, began_ns, until_ns, changes)
+    async with request.app[CLIENTS].long_request(), request.app[ASKING]:
+        await _mirrored(service, last)
+        reply = await _ask(question)
+    if reply.view is None:
+        if reply.refused:
+            raise _wrong("", reply.error)
+        raise ApiError(503, "not_answered", "the question could not be worked out", detail=reply.error)
+    return answer(reply.view, last)
+
+
+def _wrong(pointer: str, detail: str) -> ApiError:
+    return refused("invalid_whatif", "this cannot be asked of the log", [FieldError(pointer, detail)])
+
+
+def _read(raw: object) -> tuple[WhatIfBody, Policy | None, list[QueueSpec]]:
+    """A body, its policy and its queues, checked. Raises ApiError."""
+    problems: list[Problem] = []
+    policy, queues = None, list[QueueSpec]()
+    found = dict(raw) if isinstance(raw, dict) else raw
+    if isinstance(found, dict):
+        given, tables = found.pop("policy", None), found.pop("queues", None)
+        try:
+            policy = check_policy(given) if given is not None else None
+        except SpecError as error:
+            problems += [Problem(f"/policy{each.pointer}", each.detail) for each in error.problems]
+        try:
+            queues = check_queues({"queues": tables}) if tables is not None else []
+        except SpecError as error:
+            problems += error.problems
+    try:
+        body = convert(found, WhatIfBody)
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        raise not_right(SpecError(problems), "this cannot be asked of the log", "invalid_whatif")
+    return body, policy, queues
+
+
+async def _nodes(text: str, state: State) -> dict[str, Inventory]:
+    """The nodes of `2x8xH100-80GB,...`, under names that no node has, on the fabric of most nodes. Raises ApiError."""
+    if not text:
+        return {}
+    try:
+        kinds = node_kinds(text)
+    except ValueError as error:
+        raise _wrong("/add_nodes", str(error)) from error
+    if len(kinds) > NODES_MOST:
+        raise _wrong("/add_nodes", f"at most {NODES_MOST} nodes can be added")
+    fabrics = sorted(node.inventory.fabric for node in state.nodes.values())
+    fabric = max(fabrics, key=fabrics.count, default="")
+    names = (name for number in count(1) if (name := f"added-{number}") not in state.nodes)
+    return {
+        name: await SimulatedDevices(name, devices, model, Site(address=name, fabric=fabric)).inventory()
+        for name, (devices, model) in zip(names, kinds, strict=False)
+    }
+
+
+async def _mirrored(service: Service, last: int) -> None:
+    """Wait until the mirror has all of the window: it is written a moment behind the fold."""
+    for _ in range(round(MIN_SEQ_WAIT_S / LOOK_S)):
+        if service.store.position >= last:
+            return
+        await asyncio.sleep(LOOK_S)
+    raise TimeoutError(f"the mirror has not reached entry {last}")
+
+
+async def _ask(question: Question) -> Reply:
+    """Have it worked out. Whoever asked and leaves ends the process."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "muster.api.whatif_program",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = await process.communicate(msgspec.json.encode(question))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    try:
+        return msgspec.json.decode(output, type=Reply)
+    except msgspec.DecodeError:
+        return Reply(error=f"its process ended with status {process.returncode}")
+
+
+# -- a job ------------------------------------------------------------------------------------------------------------
+
+
+async def what_if_submitted(request: web.Request) -> web.Response:
+    """What would become of a job that were submitted now, or at a past moment: its explanation."""
+    user, waits = user_of(request), flag(request, "wait_for_capacity")
+    spec = await read_spec(request)
+    moment = await moment_of(request)
+    check_queue(moment.cluster, spec)
+    if not waits:
+        check_capacity(moment.cluster, spec)
+    now_ns = max(moment.now_ns, moment.state.timestamp_ns)
+    with moment.as_of_now() as cluster:
+        state_bytes, sequence = Fold(cluster).state_bytes(), cluster.state.sequence
+    view = await beside_the_loop(lambda: _foresee(state_bytes, now_ns, user, spec))
+    return answer(view, sequence)
+
+
+def _foresee(state_bytes: bytes, now_ns: int, user: str, spec: JobSpec) -> SubmitView:
+    """What becomes of a job that is put into a copy of the state."""
+    fold = Fold.restore(state_bytes)
+    state = fold.cluster.state
+    state.timestamp_ns = now_ns  # the state is as of now already
+    event = JobSubmitted(user=user, spec=spec)
+    fold.apply(Entry(state.sequence + 1, now_ns, subject_of(event), encode(event)))
+    begun = begin(fold.cluster, state.sequence)
+    found = begun.finish()
+    in_ms = found.expected.in_ms if found.expected is not None else None
+    starts = None if in_ms is None else rfc3339(now_ns + in_ms * 1_000_000)
+    workers = begun.expected_workers() if in_ms is not None else []
+    victims = [victim for victim in found.victims if victim.work_lost_ms is not None]
+    lines = list(explanation_lines(found, None, now_ns))[1:]
+    return SubmitView(starts, in_ms, workers, victims, found, [found.summary, *lines])
