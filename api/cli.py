@@ -4,6 +4,7 @@ import click
 
 from muster import __version__
 from muster.api import (
+    cli_audit,
     cli_cluster,
     cli_cordons,
     cli_follow,
@@ -47,7 +48,7 @@ for _command in (
     cli_cordons.uncordon,
     cli_cluster.events,
     cli_cluster.state,
-    cli_cluster.audit,
+    cli_audit.audit,
     cli_cluster.at,
     cli_simulate.simulate,
 ):

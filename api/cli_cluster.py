@@ -1,7 +1,6 @@
-"""Commands about the cluster and its log: events, state, audit, at."""
+"""Commands about the cluster and its log: events, state, at."""
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +10,7 @@ import click
 from muster.api.cli_base import CommandError, Exit, Session, Whole, client_command, examples, job_id
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
-from muster.api.table import clean, fields
+from muster.api.table import fields
 from muster.api.times import today
 
 RECONNECT_PAUSE_S: Final = 1.0
@@ -44,7 +43,7 @@ def _follow(session: Session, path: str, after: int) -> Iterator[Json]:
     while True:
         try:
             parameters = {"after": after, "follow": 1, "at": session.at}
-            for event in _lines(session.client.stream(path, parameters, {"Accept": "application/x-ndjson"})):
+            for event in json_lines(session.client.stream(path, parameters, {"Accept": "application/x-ndjson"})):
                 after, failures = int(event["sequence"]), 0
                 yield event
         except UnreachableError:
@@ -56,7 +55,8 @@ def _follow(session: Session, path: str, after: int) -> Iterator[Json]:
             return
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[Json]:
+def json_lines(chunks: Iterator[bytes]) -> Iterator[Json]:
+    """The objects of an NDJSON answer."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -88,35 +88,6 @@ def _state_text(view: Json) -> str:
             ("unknown since", view["unknown_since"] or None),
         ]
     )
-
-
-def _checked_expect(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not re.fullmatch("[0-9]{1,18}:[0-9a-f]{32}", text):
-        detail = f"{text[:64]!r} is no SEQ:CHAIN: a sequence, and the chain after it, which is 32 hexadecimal digits"
-        raise click.BadParameter(f"{detail} (`muster state` shows both)")
-    return text
-
-
-@click.command(
-    epilog=examples(
-        "muster audit", "muster audit --mirror", "muster audit --expect 64:0123456789abcdef0123456789abcdef"
-    )
-)
-@click.option(
-    "--expect", metavar="SEQ:CHAIN", callback=_checked_expect, help="A chain hash kept elsewhere, to compare with."
-)
-@click.option("--mirror", is_flag=True, help="Audit the server's copy instead of the log itself.")
-@client_command()
-def audit(session: Session, expect: str | None, *, mirror: bool) -> None:
-    """Fold the whole log again, and decide every decision again; exit code 1 if anything differs."""
-    report = session.client.get("/v1/audit", {"expect": expect, "source": "mirror" if mirror else None}, timeout_s=3600)
-    session.show(report, _audit_text)
-    if not report["ok"]:
-        raise SystemExit(Exit.FAILED)
-
-
-def _audit_text(report: Json) -> str:
-    return "\n".join(clean(line) for line in report["text"])
 
 
 def _reads(command: click.Command) -> bool:

@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from muster.api.answers import SEQUENCE_HEADER, problem
+from muster.api.auditing import AUDITING
 from muster.api.bodies import BODY_LIMIT_BYTES, JSON_TYPE, TOML_TYPE
 from muster.api.clients import CLIENTS, Clients, connections_limit
 from muster.api.http_types import Handler
-from muster.api.insight import AUDITING
 from muster.api.parameters import check_names
 from muster.api.problems import ApiError, no_such
 from muster.api.routes import QUERIES, ROUTES

@@ -6,7 +6,7 @@ import msgspec
 
 from muster.api.times import rfc3339
 from muster.events.log import Entry
-from muster.projections.audit_report import AuditReport
+from muster.projections.audit_report import AuditReport, Finding
 
 
 class EventView(msgspec.Struct, frozen=True):
@@ -40,22 +40,58 @@ class AuditView(msgspec.Struct, frozen=True):
     text: list[str]
 
 
+class AuditProgress(msgspec.Struct, frozen=True):
+    """An audit that goes on is at entry `reached` of `last`."""
+
+    reached: int
+    last: int
+
+
 def audit_view(report: AuditReport, source: str) -> AuditView:
     """A report for people."""
     passes = report.passes
+    last = report.first + report.entries - 1
     text = [
-        f"audited the {source}: entries {report.first} to {report.last}, {report.entries_per_s:,.0f} a second",
-        f"chain after entry {report.last}: {report.chain}",
+        f"audited the {source}: entries {report.first} to {last}, {report.entries_per_s:,.0f} a second",
+        *_trusted(report),
+        f"chain after entry {last}: {report.chain}",
         f"passes decided again: {passes.redecided} of {passes.passes}, with {passes.decisions} decisions",
         f"commands derived again: {passes.commands}; observations: {passes.observations}",
+        *_not_redecided(report),
         f"entries refused by the fold: {report.refused}",
-        *(
-            f"entry {finding.sequence}: {finding.kind}: expected {finding.expected}; found {finding.found}"
-            for finding in report.findings
-        ),
+        *(line for finding in report.findings for line in _finding(finding)),
         "clean: everything is as it must be" if report.ok else _findings(report.findings_count),
     ]
     return AuditView(report.ok, source, report, text)
+
+
+def _trusted(report: AuditReport) -> list[str]:
+    """What the audit of a range believed."""
+    if report.first == 1:
+        return []
+    state = f"on trust: the state after entry {report.first - 1}, nothing before which was read"
+    if report.vouched_by:
+        return [f"{state}; entry {report.vouched_by}, a decision, names a chain that follows from its own"]
+    return [f"{state}; no decision in the range names a chain that follows from its own"]
+
+
+def _not_redecided(report: AuditReport) -> list[str]:
+    lines = [
+        f"decided by engine {other.engine}, and not again: {other.passes} passes, entries {other.first} to {other.last}"
+        for other in report.passes.other_engines
+    ]
+    if report.passes.basis_out_of_range:
+        lines.append(
+            f"decided before the audit's first state, and not again: {report.passes.basis_out_of_range} passes"
+        )
+    return lines
+
+
+def _finding(finding: Finding) -> list[str]:
+    where = f"entry {finding.sequence}: {finding.kind}"
+    if not finding.why:
+        return [f"{where}: expected {finding.expected}; found {finding.found}"]
+    return [f"{where}: {finding.why}", f"  expected {finding.expected}", f"  found    {finding.found}"]
 
 
 def _findings(count: int) -> str:

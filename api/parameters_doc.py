@@ -37,6 +37,8 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "1 for the expected start of the first hundred that wait.",
         "schema": {"type": "integer", "enum": [0, 1]},
     },
+    "from": {"description": "The moment at which it begins, as for `at`.", "schema": {"type": "string"}},
+    "to": {"description": "The moment at which it ends, as for `at`.", "schema": {"type": "string"}},
     "source": {
         "description": "What is audited: the log, or this server's mirror of it.",
         "schema": {"type": "string", "enum": ["log", "mirror"], "default": "log"},

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from muster.api import cordons, documents, explaining, insight, logs, queues, reading, streams, submissions
+from muster.api import auditing, cordons, documents, explaining, insight, logs, queues, reading, streams, submissions
 from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.cordons import CordonSet
 from muster.api.explaining import ExplainView
@@ -136,7 +136,10 @@ ROUTES: Final = (
     ),
     Route("GET", "/v1/state", reading.show_state, "The state in figures", StateView, READ),
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),
-    Route("GET", "/v1/audit", insight.run_audit, "Fold and decide everything again", AuditView, ("expect", "source")),
+    Route(
+        "GET", "/v1/audit", auditing.run_audit, "Fold and decide everything again", AuditView,
+        ("from", "to", "expect", "source"), problems=(503,),
+    ),
     Route("GET", "/healthz", insight.healthz, "The process runs", HealthView),
     Route("GET", "/readyz", insight.readyz, "The log answers and the fold is with it", HealthView, problems=(503,)),
     Route("GET", "/openapi.json", documents.openapi_json, "This document", "application/json"),

@@ -175,9 +175,8 @@ class _Auditor:
         """Each row's chain follows from the one before it; after a difference the audit goes on from the row's own,
         so that every damage is found where it is."""
         state = self._fold.cluster.state
-        if not row.chain:
-            self._passes.note_unchained(row.entry)
-        elif row.chain != state.chain:
+        self._passes.note(row.entry, chained=bool(row.chain))
+        if row.chain and row.chain != state.chain:
             found = f"chain {row.chain.hex()} in the {'mirror' if self._log else 'copy'}"
             self._find(row.sequence, "chain", f"chain {state.chain.hex()}", found, self._changed(row))
             state.chain = row.chain

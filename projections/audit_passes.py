@@ -82,7 +82,8 @@ class PassChecker:
         self._proved = start
         self._others: dict[int, OtherEngine] = {}
         self._in_the_middle = start > 0  # perhaps of a pass, whose beginning is not at hand
-        self._since: list[Entry] = []  # the entries after the first basis in `_at`, where no mirror has their chains
+        self._since: list[Entry] = []  # the entries after the first basis in `_at`
+        self._chained = False  # whether the last entry's chain is kept anywhere
         self.after(start)
 
     def before(self, entry: Entry) -> None:
@@ -97,8 +98,9 @@ class PassChecker:
             if self._pass is not None:
                 self._end_pass()
 
-    def note_unchained(self, entry: Entry) -> None:
-        """The entry was applied, and no chain of it is kept anywhere."""
+    def note(self, entry: Entry, *, chained: bool) -> None:
+        """The entry was applied; `chained`: a chain of it is kept beside it."""
+        self._chained = chained
         if self._at:
             self._since.append(entry)
 
@@ -189,14 +191,14 @@ class PassChecker:
         other.last = sequence
 
     def _broken(self, entry: Entry, basis: t.Basis, chain: str) -> None:
-        """The chain up to the basis is not what the decision names. The audit goes on from the one that it names, so
-        that every damage is found."""
+        """The chain up to the basis is not what the decision names. Where no other is kept, the audit goes on from the
+        one that it names, so that every damage is found."""
         first, last = self._proved + 1, basis.sequence
         which = f"entry {last} is" if first == last else f"one or more of the entries {first} to {last} are"
         why = f"{which} not what was there when this was decided, or its basis was changed"
         expected, found = f"chain {chain} at entry {last}", f"chain {basis.chain} at entry {last}"
         self._find(entry.sequence, "chain", expected, found, why)
-        if self._since and re.fullmatch("[0-9a-f]{32}", basis.chain):
+        if not self._chained and re.fullmatch("[0-9a-f]{32}", basis.chain):
             link = bytes.fromhex(basis.chain)
             for later in self._since:
                 if later.sequence > last:

@@ -1,0 +1,136 @@
+"""The audit over HTTP: as one answer, or with its progress as NDJSON for who accepts that."""
+
+import asyncio
+import threading
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from muster.api.answers import SEQUENCE_HEADER, answer, problem
+from muster.api.clients import CLIENTS, write_part
+from muster.api.log_views import AuditProgress, AuditView, audit_view
+from muster.api.problems import ApiError, bad_parameter
+from muster.api.service import SERVICE, Service, placed
+from muster.api.streams import NDJSON_TYPE
+from muster.events.log import LogError
+from muster.projections.audit import audit
+from muster.projections.audit_report import AuditReport
+from muster.projections.audit_sources import LogSource
+from muster.projections.mirror import Mirror
+
+AUDITING: Final = web.AppKey("auditing", asyncio.Lock)
+TELL_S: Final = 0.5
+"""How often progress is told."""
+
+
+class _AuditEndedError(Exception):
+    """Nobody waits for this audit any more."""
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What is to be audited: `last` = None is the end."""
+
+    source: str
+    first: int
+    last: int | None
+    expect: str
+
+
+class _Running:
+    """One audit in a thread; `reached` is the entry that it is at."""
+
+    def __init__(self, service: Service, lock: asyncio.Lock, asked: _Asked) -> None:
+        self.reached = asked.first - 1
+        self._service = service
+        self._lock = lock
+        self._asked = asked
+        self._ended = threading.Event()
+
+    async def run(self) -> AuditView:
+        """The report. One audit runs at a time. Raises ApiError."""
+        async with self._lock:
+            try:
+                report = await asyncio.to_thread(self._work, asyncio.get_running_loop())
+            except ValueError as error:
+                raise bad_parameter("expect" if "SEQUENCE:CHAIN" in str(error) else "from", str(error)) from error
+            except LogError as error:
+                raise ApiError(503, "log_unavailable", "the log could not be read", detail=str(error)) from error
+            finally:
+                self._ended.set()
+        return audit_view(report, self._asked.source)
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> AuditReport:
+        asked = self._asked
+        with Mirror(self._service.store.path) as mirror:
+            source = mirror if asked.source == "mirror" else LogSource(self._service.log, loop, mirror)
+            return audit(source, asked.first, asked.last, expect=asked.expect, progress=self._check)
+
+    def _check(self, sequence: int) -> None:
+        self.reached = sequence
+        if self._ended.is_set():
+            raise _AuditEndedError(f"at entry {sequence}")
+
+
+async def run_audit(request: web.Request) -> web.StreamResponse:
+    """Fold the log, or with `source=mirror` this server's copy of it, again from its first entry, and decide every
+    decision again; with `from`, from a snapshot before that moment on."""
+    service = request.app[SERVICE]
+    asked = await _asked(request, service)
+    running = _Running(service, request.app[AUDITING], asked)
+    if NDJSON_TYPE in request.headers.get("Accept", ""):
+        last = asked.last if asked.last is not None else service.state.sequence
+        return await _streamed(request, running, last)
+    view = await running.run()
+    return answer(view, view.report.last)
+
+
+async def _asked(request: web.Request, service: Service) -> _Asked:
+    query = request.query
+    source = query.get("source", "log")
+    if source not in ("log", "mirror"):
+        raise bad_parameter("source", f"{source[:40]!r} is neither log nor mirror")
+    first = (await placed(service, query["from"], "from"))[0] if "from" in query else 1
+    last = (await placed(service, query["to"], "to"))[0] if "to" in query else None
+    if last is not None and last < first:
+        raise bad_parameter("to", f"entry {last} is before entry {first}, at which the audit begins")
+    return _Asked(source, first, last, query.get("expect", ""))
+
+
+async def _streamed(request: web.Request, running: _Running, last: int) -> web.StreamResponse:
+    """Lines with the entry that the audit is at, then one with the report, or with the problem that ended it. What ends
+    it before the first line is answered as always."""
+    response: web.StreamResponse | None = None
+    auditing = asyncio.create_task(running.run())
+    try:
+        async with request.app[CLIENTS].long_request():
+            while not (await asyncio.wait({auditing}, timeout=TELL_S))[0]:
+                if response is None:
+                    response = await _begin(request, last)
+                await write_part(request, response, _line(AuditProgress(running.reached, last)))
+            error = auditing.exception()
+            if response is None:
+                if error is not None:
+                    raise error
+                response = await _begin(request, last)
+            if isinstance(error, ApiError):
+                body = problem(error).body
+                assert isinstance(body, bytes)
+                await write_part(request, response, b'{"problem":' + body + b"}\n")
+            else:
+                await write_part(request, response, _line(auditing.result()))
+            await response.write_eof()
+            return response
+    finally:
+        auditing.cancel()
+
+
+async def _begin(request: web.Request, last: int) -> web.StreamResponse:
+    headers = {"Content-Type": NDJSON_TYPE, "Cache-Control": "no-store", SEQUENCE_HEADER: str(last)}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    return response
+
+
+def _line(view: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(view) + b"\n"

@@ -1,0 +1,152 @@
+"""`muster audit`: the proof that the log is what was written and that every decision follows from it."""
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples
+from muster.api.cli_cluster import json_lines
+from muster.api.client import Json, RefusedError
+from muster.api.table import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from muster.projections.exports import ExportSource
+
+# A client command starts quickly: what computes is imported where it is needed.
+
+_SERVERS_ONLY: Final = "--file audits a file, without a server"
+
+
+def _checked_expect(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch("[0-9]{1,18}:[0-9a-f]{32}", text):
+        detail = f"{text[:64]!r} is no SEQ:CHAIN: a sequence, and the chain after it, which is 32 hexadecimal digits"
+        raise click.BadParameter(f"{detail} (`muster state` shows both)")
+    return text
+
+
+@click.command(
+    epilog=examples(
+        "muster audit",
+        "muster audit --from -1d",
+        "muster audit --mirror --from 100000 --to 200000",
+        "muster audit --expect 64:0123456789abcdef0123456789abcdef",
+        "muster audit --file yesterday.jsonl.xz",
+    )
+)
+@click.option("--from", "begin", metavar="WHEN", help="Only from there on: a moment, as --at takes it elsewhere.")
+@click.option("--to", "end", metavar="WHEN", help="Only until then.")
+@click.option(
+    "--expect", metavar="SEQ:CHAIN", callback=_checked_expect, help="A chain hash kept elsewhere, to compare with."
+)
+@click.option("--mirror", is_flag=True, help="Audit the server's copy instead of the log itself.")
+@click.option("--file", "path", metavar="EXPORT", type=click.Path(path_type=Path), help="Audit an export, here.")
+@client_command()
+def audit(
+    session: Session, begin: str | None, end: str | None, expect: str | None, path: Path | None, *, mirror: bool
+) -> None:
+    """Fold the log again from its first entry and decide every decision again; exit code 1 if anything differs.
+
+    With --from, the audit begins at a snapshot before that moment and says what it took on trust.
+    """
+    if path is not None:
+        if mirror:
+            raise CommandError(f"{_SERVERS_ONLY}: it goes without --mirror", Exit.USAGE)
+        report = _of_file(path, begin, end, expect or "")
+    else:
+        report = _of_server(session, begin, end, expect, mirror=mirror)
+    session.show(report, _text)
+    if not report["ok"]:
+        raise SystemExit(Exit.FAILED)
+
+
+def _text(report: Json) -> str:
+    return "\n".join(clean(line) for line in report["text"])
+
+
+def _of_server(session: Session, begin: str | None, end: str | None, expect: str | None, *, mirror: bool) -> Json:
+    source = "mirror" if mirror else None
+    parameters = {"from": begin, "to": end, "expect": expect, "source": source}
+    chunks = session.client.stream("/v1/audit", parameters, {"Accept": "application/x-ndjson"})
+    report: Json = {}
+    with _Bar() as bar:
+        for line in json_lines(chunks):
+            if "problem" in line:
+                raise RefusedError(int(line["problem"]["status"]), line["problem"])
+            if "reached" in line:
+                bar.show(line["reached"], line["last"])
+            else:
+                report = line
+    if not report:
+        raise CommandError("the server ended the audit without a report", Exit.UNREACHABLE, "try again")
+    return report
+
+
+def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Json:
+    import msgspec  # noqa: PLC0415
+
+    from muster.api.log_views import audit_view  # noqa: PLC0415
+    from muster.projections.audit import audit as audited  # noqa: PLC0415
+    from muster.projections.exports import ExportSource  # noqa: PLC0415
+    from muster.projections.replay import collector_at_rest  # noqa: PLC0415
+    from muster.projections.schema import StoreError  # noqa: PLC0415
+
+    try:
+        source = ExportSource(path)
+        first = _sequence(source, "--from", begin, source.first)
+        last = _sequence(source, "--to", end, source.position())
+        with _Bar() as bar, collector_at_rest():
+            report = audited(source, first, last, expect=expect, progress=lambda reached: bar.show(reached, last))
+    except StoreError as error:
+        raise CommandError(str(error), Exit.USAGE) from error
+    view: Json = msgspec.to_builtins(audit_view(report, f"export {path.name}"))
+    return view
+
+
+def _sequence(source: "ExportSource", option: str, text: str | None, default: int) -> int:
+    """The entry of the file that a moment names."""
+    import time  # noqa: PLC0415
+
+    from muster.projections.moments import MomentError, parse_moment  # noqa: PLC0415
+
+    if text is None:
+        return default
+    try:
+        named = parse_moment(text, time.time_ns())
+    except MomentError as error:
+        raise CommandError(f"{option}: {error}", Exit.USAGE) from error
+    if named.sequence is not None:
+        return named.sequence
+    found = 0
+    for rows in source.rows(source.first, source.position()):
+        for row in rows:
+            if row.timestamp_ns > named.time_ns:
+                break
+            found = row.sequence
+    if not found:
+        raise CommandError(f"{option}: {text} is before the first entry of {source.path.name}", Exit.USAGE)
+    return found
+
+
+class _Bar(ExitStack):
+    """A progress bar on a terminal, from the first time that there is progress to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._update: Callable[[int], None] | None = None
+        self._shown = 0
+
+    def show(self, reached: int, last: int) -> None:
+        """The audit is at an entry."""
+        if not sys.stderr.isatty():
+            return
+        if self._update is None:
+            bar = click.progressbar(length=last, label="entries audited", file=sys.stderr)
+            self._update = self.enter_context(bar).update
+        self._update(reached - self._shown)
+        self._shown = reached
