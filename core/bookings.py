@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from muster.core.backfill import Hold, hold_until
 from muster.core.estimates import expected_s
+from muster.core.node_room import Share
 from muster.core.queues import ENDLESS
+from muster.core.resources import Demand
 from muster.core.schedule import SECOND_NS
 from muster.core.slots import Slot, Slots
 from muster.core.timetable import AT_ONCE, Timetable
@@ -33,12 +35,16 @@ class Bookings:
     def _begin(self) -> None:
         self._timetable = Timetable(self._draft)
         self._slots = Slots(self._draft, self._timetable)
+        self._last: tuple[tuple[Demand, frozenset[str], int], Slot | None] | None = None  # asked for, as things are
         for job_id in self._draft.started:
             self.note_started(self._draft.cluster.state.jobs[job_id])
 
     def slot_of(self, asker: "Asker", excluded: frozenset[str]) -> Slot | None:
         """The first slot that a job has beside those booked; None = nobody knows when it has one."""
-        return self._slots.earliest(asker.demand, excluded, self.lasts_ns(asker.job))
+        key = asker.demand, excluded, self.lasts_ns(asker.job)
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._slots.earliest(*key)
+        return self._last[1]
 
     def lasts_ns(self, job: "Job") -> int:
         """How long a job lasts (`ENDLESS` = nobody knows)."""
@@ -50,7 +56,7 @@ class Bookings:
         if slot is None:
             return
         until = self.end_of(asker.job, slot.at)
-        self._timetable.book(slot.at, until, slot.found.shares, asker.demand)
+        self._book(slot.at, until, slot.found.shares, asker.demand)
         self.made[asker.job.id] = slot
         self._askers[asker.job.id] = asker
         if self.hold is None:
@@ -64,7 +70,11 @@ class Bookings:
         """The draft has started a job."""
         claims = self._draft.started[job.id]
         until = self.end_of(job, AT_ONCE)
-        self._timetable.book(AT_ONCE, until, [share for share, _ in claims], self._draft.cluster.demand(job))
+        self._book(AT_ONCE, until, [share for share, _ in claims], self._draft.cluster.demand(job))
+
+    def _book(self, at: int, until: int, shares: list[Share], demand: Demand) -> None:
+        self._last = None
+        self._timetable.book(at, until, shares, demand)
 
     def renew(self) -> None:
         """The draft's room is another, since somebody is stopped for others: book everybody anew."""

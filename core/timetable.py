@@ -95,9 +95,13 @@ class Timeline:
     def _fitting(self, part: Part, demand: Demand, place: int) -> set[int] | None:
         """The devices that fit in one step; None where a worker does not."""
         room = self.rooms[place]
-        if not room.fits_host(part.cpus, part.memory_mib):
+        if room.cpus < part.cpus or room.memory_mib < part.memory_mib:
             return None
-        fitting = room.fitting(part.model, demand) if part.devices else ()
+        if not part.devices:
+            return set()
+        if demand.exclusive and len(room.idle[part.model]) < part.devices:
+            return None
+        fitting = room.fitting(part.model, demand)
         return set(fitting) if len(fitting) >= part.devices else None
 
 
