@@ -16,6 +16,7 @@ from muster.api import (
     cli_site,
     cli_submit,
     cli_top,
+    cli_whatif,
 )
 
 
@@ -51,5 +52,6 @@ for _command in (
     cli_audit.audit,
     cli_cluster.at,
     cli_simulate.simulate,
+    cli_whatif.whatif,
 ):
     main.add_command(_command)

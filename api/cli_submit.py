@@ -67,17 +67,26 @@ _SPEC_OPTIONS: Final = [
         "--retry-on", metavar="CAUSE", multiple=True, help="What is tried again: node_fail, device_fault, failed."
     ),
 ]
-_SUBMIT_OPTIONS: Final = [
-    click.option("--wait-for-capacity", is_flag=True, help="Take it even if no node could ever run it today."),
-    click.option(
-        "--key", metavar="TEXT", help="Idempotency-Key: the same key and job make one job, however often sent."
-    ),
-    click.argument("command", metavar="FILE | SCRIPT [ARGS]... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED),
-]
+_WAIT_FOR_CAPACITY: Final = click.option(
+    "--wait-for-capacity", is_flag=True, help="Take it even if no node could ever run it today."
+)
+_COMMAND: Final = click.argument(
+    "command", metavar="FILE | SCRIPT [ARGS]... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED
+)
+_KEY: Final = click.option(
+    "--key", metavar="TEXT", help="Idempotency-Key: the same key and job make one job, however often sent."
+)
+
+
+def spec_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all that describes a job, for `build_spec`, and `--wait-for-capacity`."""
+    return reduce(
+        lambda wrapped, option: option(wrapped), reversed([*_SPEC_OPTIONS, _WAIT_FOR_CAPACITY, _COMMAND]), function
+    )
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
-    return reduce(lambda wrapped, option: option(wrapped), reversed([*_SPEC_OPTIONS, *_SUBMIT_OPTIONS]), function)
+    return spec_options(_KEY(function))
 
 
 def _environment(words: tuple[str, ...]) -> dict[str, str]:
@@ -143,15 +152,20 @@ def build_spec(command: tuple[str, ...], flags: dict[str, Any]) -> Spec:
     return spec
 
 
+def check_asks(spec: Spec) -> None:
+    """Refuse a specification that asks for nothing."""
+    if "gpus" not in spec and "cpus" not in spec:
+        step = "--gpus N, or --cpus N for a job without devices; options stand before the command"
+        raise CommandError("neither devices nor CPUs are asked for", Exit.USAGE, step)
+
+
 def _submit(session: Session, command: tuple[str, ...], flags: dict[str, Any]) -> Json:
     key = flags.pop("key") or secrets.token_hex(16)
     wait = 1 if flags.pop("wait_for_capacity") else None
     spec = build_spec(command, flags)
     if "command" not in spec:
         raise CommandError("nothing to run", Exit.USAGE, "give a job file, a script, or a command after --")
-    if "gpus" not in spec and "cpus" not in spec:
-        step = "--gpus N, or --cpus N for a job without devices; options stand before the command"
-        raise CommandError("neither devices nor CPUs are asked for", Exit.USAGE, step)
+    check_asks(spec)
     try:
         return session.client.post("/v1/jobs", spec, {"wait_for_capacity": wait}, {"Idempotency-Key": key})
     except (UnreachableError, RefusedError) as error:

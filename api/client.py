@@ -59,10 +59,12 @@ class Client:
         body: Json | None = None,
         parameters: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
     ) -> Json:
         """Write. A connection lost on the way is tried again only where an Idempotency-Key makes that harmless."""
         tries = SEND_TRIES if "Idempotency-Key" in (headers or {}) else 1
-        return self._write("POST", path, body, parameters, dict(headers or {}), tries)
+        return self._write("POST", path, body, parameters, dict(headers or {}), tries, timeout_s)
 
     def put(self, path: str, body: Any, parameters: Mapping[str, Any] | None = None) -> Json:
         """Make it so. Sending it again makes no difference, so a connection lost on the way is tried again."""
@@ -80,13 +82,14 @@ class Client:
         parameters: Mapping[str, Any] | None,
         headers: dict[str, str],
         tries: int,
+        timeout_s: float = TIMEOUT_S,
     ) -> Json:
         payload = json.dumps(body, default=str).encode() if body is not None else b""
         if body is not None:
             headers["Content-Type"] = "application/json"
         for attempt in range(1, tries + 1):
             try:
-                return self._send(method, _with_query(path, parameters), payload, headers, TIMEOUT_S)
+                return self._send(method, _with_query(path, parameters), payload, headers, timeout_s)
             except UnreachableError:
                 if attempt == tries:
                     raise

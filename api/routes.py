@@ -4,7 +4,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from muster.api import auditing, cordons, documents, explaining, insight, logs, queues, reading, streams, submissions
+from muster.api import (
+    auditing,
+    cordons,
+    documents,
+    explaining,
+    insight,
+    logs,
+    queues,
+    reading,
+    streams,
+    submissions,
+    whatif,
+)
 from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.cordons import CordonSet
 from muster.api.explaining import ExplainView
@@ -20,6 +32,7 @@ from muster.api.views import (
     QueueView,
     StateView,
 )
+from muster.api.whatif_view import WhatIfView
 from muster.core.policy_check import QueuesDocument
 from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
@@ -139,6 +152,14 @@ ROUTES: Final = (
     Route(
         "GET", "/v1/audit", auditing.run_audit, "Fold and decide everything again", AuditView,
         ("from", "to", "expect", "source"), problems=(503,),
+    ),
+    Route(
+        "POST", "/v1/whatif", whatif.what_if, "What would have been in a window of the log", WhatIfView,
+        (), whatif.WhatIfBody, problems=(413, 415, 422, 503),
+    ),
+    Route(
+        "POST", "/v1/whatif/submit", whatif.what_if_submitted, "What would become of a job", whatif.SubmitView,
+        ("wait_for_capacity", *READ, *WRITE), JobSpec, problems=(413, 415, 422, 503),
     ),
     Route("GET", "/healthz", insight.healthz, "The process runs", HealthView),
     Route("GET", "/readyz", insight.readyz, "The log answers and the fold is with it", HealthView, problems=(503,)),

@@ -1,0 +1,249 @@
+"""`muster whatif`: a window of the log under other rules, and what would become of a job."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, width
+from muster.api.cli_submit import build_spec, check_asks, spec_options
+from muster.api.client import Json, RefusedError
+from muster.api.configfile import in_file, read_config
+from muster.api.table import fields, render
+from muster.api.times import elapsed
+
+PATIENCE_S: Final = 1800.0
+"""How long an answer is waited for: a long window takes its time."""
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PICTURE: Final = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "muster whatif --policy sjf.toml --from -2h",
+        'muster whatif --add-nodes 2x8xH100-80GB --from "yesterday 08:00" --to "yesterday 20:00"',
+        "muster whatif --queues cluster.toml --remove-nodes 1 --from 1042 --to 9000 --plot whatif.svg",
+        "muster whatif submit --gpus 16 --priority P0",
+    ),
+)
+@click.option("--policy", "policy", metavar="FILE", type=_FILE, help="Decide by the [policy] of this file.")
+@click.option("--queues", "queues", metavar="FILE", type=_FILE, help="With the queues of this file.")
+@click.option("--add-nodes", metavar="NODESxDEVICESxMODEL", default="", help="With nodes more: 2x8xH100-80GB.")
+@click.option("--remove-nodes", metavar="COUNT | NAMES", default="", help="With nodes less: a number, or a,b,c.")
+@click.option("--from", "begin", metavar="WHEN", help="Where the window begins: a sequence, a time, or -2h.")
+@click.option("--to", "end", metavar="WHEN", default="", help="Where it ends; now if left out.")
+@click.option("--plot", metavar="FILE", type=_PICTURE, help="Draw it too, as SVG.")
+@client_command()
+@click.pass_context
+def whatif(
+    context: click.Context, /, session: Session, *, begin: str | None, plot: Path | None, **changes: Any
+) -> None:
+    """What would have been: run a window of the log again under other rules, or on other nodes, and compare.
+
+    Submissions, cancellations and what happened to nodes keep their times, and jobs run for as long as they ran; who
+    starts when and where is decided anew. The log is not changed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if begin is None:
+        raise CommandError("since when?", Exit.USAGE, "--from WHEN, such as --from -2h; `muster whatif --help`")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise CommandError(f"--plot {plot}: there is no folder {plot.absolute().parent}", Exit.USAGE)
+    answer = _ask(session, {"from": begin, "to": changes.pop("end")}, **changes)
+    if plot is not None:
+        _draw(answer, plot)
+    session.show(answer, _text)
+
+
+def _ask(
+    session: Session, body: Json, *, policy: Path | None, queues: Path | None, add_nodes: str, remove_nodes: str
+) -> Json:
+    files: dict[str, Path] = {}
+    if policy is not None:
+        body["policy"], files["/policy"] = read_config(policy).policy, policy
+        if body["policy"] is None:
+            raise CommandError(f"{policy} has no policy", Exit.USAGE, "write a [policy] table")
+    if queues is not None:
+        body["queues"], files["/queues"] = read_config(queues).queues, queues
+        if body["queues"] is None:
+            raise CommandError(f"{queues} has no queues", Exit.USAGE, "write a [[queue]] table for each")
+    if add_nodes:
+        body["add_nodes"] = add_nodes
+    if remove_nodes:
+        names = [name.strip() for name in remove_nodes.split(",")]
+        body["remove_nodes"] = int(remove_nodes) if remove_nodes.isdecimal() else names
+    if len(body) == 2:  # noqa: PLR2004 - the window alone
+        step = "--policy FILE, --queues FILE, --add-nodes 2x8xH100-80GB or --remove-nodes COUNT"
+        raise CommandError("what if what?", Exit.USAGE, step)
+    try:
+        return session.client.post("/v1/whatif", body, timeout_s=PATIENCE_S)
+    except RefusedError as error:
+        raise RefusedError(error.status, _by_option(error.problem, files)) from error
+
+
+_OPTIONS: Final = {"/from": "--from", "/to": "--to", "/add_nodes": "--add-nodes", "/remove_nodes": "--remove-nodes"}
+
+
+def _by_option(problem: Json, files: dict[str, Path]) -> Json:
+    """A problem whose fields are named as they were given: by option, or by file and place in it."""
+    errors = []
+    for item in problem.get("errors", []):
+        pointer = str(item.get("pointer", ""))
+        file = next((path for start, path in files.items() if pointer.startswith(start)), None)
+        named = f"{file}: {in_file(pointer)}" if file is not None else _OPTIONS.get(pointer, pointer)
+        errors.append({**item, "pointer": named})
+    return {**problem, "errors": errors}
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def _text(answer: Json) -> str:
+    jobs = answer["jobs"]
+    alike = f"{answer['same_devices']} on the same devices in both"
+    window = f"after entry {answer['first']} to entry {answer['last']}"
+    about = [
+        ("window", f"{window}, {_clock(answer['begin'])} to {_clock(answer['end'])} UTC"),
+        ("jobs", f"{jobs['jobs']} came in it or waited when it began, {alike}"),
+        ("left the record", _left(answer)),
+        ("took", f"{answer['took_s']:.1f} s"),
+    ]
+    parts = [fields(about), render(("", "RECORDED", "WHAT IF", "CHANGE"), list(_measures(answer)))]
+    for title, groups in (("QUEUE", answer["queues"]), ("USER", answer["users"])):
+        if len(groups) > 1:
+            parts.append(_groups(title, groups))
+    for title, movers in (("GAIN MOST", answer["gained"]), ("LOSE MOST", answer["lost"])):
+        if movers:
+            parts.append(_movers(title, movers))
+    parts.append("\n".join(["assumed", *(f"  {sentence}" for sentence in answer["assumed"])]))
+    return "\n\n".join(parts)
+
+
+def _left(answer: Json) -> str:
+    alike = f"{answer['passes_alike']} passes came out the same"
+    if answer["left_at"] is None:
+        return f"nowhere: {alike}"
+    where = "at once" if answer["left_at"] == answer["first"] else f"after entry {answer['left_at']}"
+    return where if not answer["passes_alike"] else f"{where}; before, {alike}"
+
+
+def _measures(answer: Json) -> Iterator[tuple[str, str, str, str]]:
+    """Name, recorded, what if, change."""
+    before, after = answer["jobs"]["recorded"], answer["jobs"]["whatif"]
+    for kind, name in (("wait", "wait"), ("jct", "submission to end")):
+        for figure, words in (("mean_s", "mean"), ("p50_s", "p50"), ("p95_s", "p95"), ("p99_s", "p99")):
+            yield _measure(f"{name}, {words}", before[kind][figure], after[kind][figure], " s")
+    yield _measure("started", before["started"], after["started"])
+    yield _measure("ended", before["ended"], after["ended"])
+    before, after = answer["recorded"], answer["whatif"]
+    yield _measure("device time used", before["utilization_pct"], after["utilization_pct"], " %")
+    yield _measure("idle and of no use", before["fragmented_pct"], after["fragmented_pct"], " %")
+    yield _measure("preemptions", before["preemptions"], after["preemptions"])
+    yield _measure("work lost", before["lost_device_hours"], after["lost_device_hours"], " device-hours")
+    yield _measure("fairness", before["fairness"], after["fairness"], digits=3)
+
+
+def _measure(
+    name: str, before: float | None, after: float | None, unit: str = "", digits: int = 1
+) -> tuple[str, str, str, str]:
+    def told(value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,d}{unit}" if isinstance(value, int) else f"{value:,.{digits}f}{unit}"
+
+    if before is None or after is None:
+        change = ""
+    elif isinstance(before, int) or unit == " %" or not before:
+        change = f"{after - before:+,.{0 if isinstance(before, int) else digits}f}"
+    else:
+        change = f"{100 * (after - before) / before:+.1f} %"
+    return name, told(before), told(after), change
+
+
+def _groups(title: str, groups: list[Json]) -> str:
+    titles = (title, "JOBS", "WAIT_S", "WHAT_IF", "P95_S", "WHAT_IF", "JCT_S", "WHAT_IF", "GPU_HOURS", "WHAT_IF")
+    rows = []
+    for group in groups:
+        before, after = group["recorded"], group["whatif"]
+        pairs = [("wait", "mean_s"), ("wait", "p95_s"), ("jct", "mean_s")]
+        cells = [round(side[kind][figure], 1) for kind, figure in pairs for side in (before, after)]
+        hours = [round(side["device_hours"], 1) for side in (before, after)]
+        rows.append((group["name"], group["jobs"], *cells, *hours))
+    return render(titles, rows, width=width())
+
+
+def _movers(title: str, movers: list[Json]) -> str:
+    rows = [
+        (each["job"], each["user"], each["queue"], each["name"], each["gpus"], _s(each["recorded_wait_s"]),
+         _s(each["whatif_wait_s"]))
+        for each in movers
+    ]  # fmt: skip
+    titles = ("JOBID", "USER", "QUEUE", "NAME", "GPUS", "WAIT", "WHAT_IF")
+    return f"{title}\n{render(titles, rows, width=width())}"
+
+
+def _s(seconds: float) -> str:
+    return elapsed(round(seconds * 1000))
+
+
+def _clock(text: str) -> str:
+    return text[:19].replace("T", " ")
+
+
+def _draw(answer: Json, path: Path) -> None:
+    from muster.api.plot import Panel, Series, draw, unit_of  # noqa: PLC0415 - only where a picture is asked for
+
+    rows = answer["series"]
+    unit_s, unit = unit_of(rows[-1][0] if rows else 1)
+
+    def panel(title: str, recorded: int, otherwise: int) -> Panel:
+        lines = (("recorded", recorded), ("what if", otherwise))
+        return Panel(title, [Series(name, [(row[0] / unit_s, row[place]) for row in rows]) for name, place in lines])
+
+    title = f"{_clock(answer['begin'])} to {_clock(answer['end'])} UTC, as recorded and what if"
+    picture = draw(title, unit, [panel("jobs that wait", 1, 3), panel("devices held", 2, 4)])
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--plot {path}: {error.strerror}", Exit.FAILED) from error
+
+
+# -- a job ------------------------------------------------------------------------------------------------------------
+
+
+@whatif.command(
+    "submit",
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "muster whatif submit --gpus 16",
+        "muster whatif submit --priority P0 job.toml",
+        'muster whatif submit --at "yesterday 14:05" --gpus 8 --time-limit 2h',
+    ),
+)
+@client_command(reads=True)
+@spec_options
+def submit(session: Session, command: tuple[str, ...], *, wait_for_capacity: bool, **flags: Any) -> None:
+    """What would become of a job if it were submitted: when it would start, where, and who would be stopped for it.
+
+    It is described as for `muster submit`, where a command may be left out. Nothing is submitted.
+    """
+    spec = {"command": "true"} | build_spec(command, flags)
+    check_asks(spec)
+    parameters = {"at": session.at, "wait_for_capacity": 1 if wait_for_capacity else None}
+    session.show(session.client.post("/v1/whatif/submit", spec, parameters), _submitted)
+
+
+def _submitted(answer: Json) -> str:
+    workers = [
+        f"{each['node']}, devices {', '.join(map(str, each['devices'])) or 'none'}" for each in answer["workers"]
+    ]
+    starts = "nobody knows when"
+    if answer["starts"] is not None:
+        wait_ms = answer["starts_in_ms"]
+        starts = "at once" if wait_ms <= 0 else f"{_clock(answer['starts'])} UTC, in {elapsed(wait_ms)}"
+    stopped = [f"job {each['job']}: {each['detail']}" for each in answer["stopped"]]
+    about = [("starts", starts), *(("on" if not n else "", each) for n, each in enumerate(workers))]
+    about += [("stops" if not number else "", each) for number, each in enumerate(stopped)]
+    return "\n".join([fields(about), "", *answer["text"]])
