@@ -39,12 +39,14 @@ class _Group(NamedTuple):
 
 
 class Slots:
-    """The search, for one pass."""
+    """The search, for one pass. Booking only takes room: no job has room before the time that was found for one that
+    asks for the same and lasts no longer."""
 
     def __init__(self, draft: "Draft", timetable: Timetable) -> None:
         self._draft: Final = draft
         self._timetable: Final = timetable
         self._bounds: Final[dict[tuple[tuple[str, ...], Part, Demand], list[_Bound]]] = {}
+        self._known: Final[dict[tuple[tuple[str, ...], tuple[Part, ...], Demand], list[tuple[int, int]]]] = {}
         self._splits: Final[dict[tuple[tuple[str, ...], Demand], list[list[int]]]] = {}
         rooms = draft.room.rooms
         available = sorted(name for name, room in rooms.items() if room.available)
@@ -64,9 +66,13 @@ class Slots:
                 (self._search(group, part, demand, excluded, lasts_ns), len(list(same)))
                 for part, same in groupby(parts)
             ]
-            found = _first(searches, ENDLESS if best is None else best.at)
+            known = self._known.setdefault((group.key, tuple(parts), demand), [])
+            after = max((at for lasted_ns, at in known if lasted_ns <= lasts_ns), default=AT_ONCE)
+            found = _first(searches, after, ENDLESS if best is None else best.at)
             if found is not None:
                 at, shares = found
+                if not excluded:
+                    known.append((lasts_ns, at))
                 shares.sort(key=lambda share: share.node)
                 where = shares[0].node if len(shares) == 1 else f"{len(shares)} nodes"
                 best = Slot(at, Allotment(shares, f"the first with room until it ends: {where}"))
@@ -128,11 +134,11 @@ class Slots:
             yield _even(demand.gpus, demand.nodes)
             return
         rooms = self._draft.cluster.healthy.rooms
-        most = sorted(
-            (usable(rooms[name], name, group.model, demand, frozenset()) for name in group.names), reverse=True
-        )
         if demand.nodes == "fewest":
-            most = [max(_size(rooms[name], group.model) for name in group.names)] * len(most)
+            most = [max(_size(rooms[name], group.model) for name in group.names)] * len(group.names)
+        else:
+            room_on = [usable(rooms[name], name, group.model, demand, frozenset()) for name in group.names]
+            most = sorted(room_on, reverse=True)
         split, left = [], demand.gpus
         for devices in most:
             if left > 0 and devices > 0:
@@ -240,9 +246,9 @@ class _Search:
         ]
 
 
-def _first(searches: Sequence[tuple[_Search, int]], before: int) -> tuple[int, list[Share]] | None:
-    """When all workers have room at once, if that is before a time, and where."""
-    at, settled = AT_ONCE, False
+def _first(searches: Sequence[tuple[_Search, int]], after: int, before: int) -> tuple[int, list[Share]] | None:
+    """When all workers have room at once, from one time on and before another, and where."""
+    at, settled = after, False
     while not settled:
         settled, count = True, 0
         for search, more in searches:

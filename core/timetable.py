@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from muster.core.health import SOUND
 from muster.core.node_room import NodeRoom, Share
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand
@@ -99,9 +100,11 @@ class Timeline:
             return None
         if not part.devices:
             return set()
-        if demand.exclusive and len(room.idle[part.model]) < part.devices:
+        idle = room.idle[part.model]
+        if demand.exclusive and len(idle) < part.devices:
             return None
-        fitting = room.fitting(part.model, demand)
+        whole = demand.exclusive and not demand.device_memory_mib and room.ailments is SOUND
+        fitting = idle if whole else room.fitting(part.model, demand)
         return set(fitting) if len(fitting) >= part.devices else None
 
 
