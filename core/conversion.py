@@ -86,7 +86,7 @@ def _plain(kind: Any) -> Any:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def token(name: str) -> str:
