@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := pytorch tensorflow jax mindspore
 FRAMEWORK_VENVS := .venv-frameworks
 
-.PHONY: help demo up test test-slow test-frameworks test-gpu check bench clean
+.PHONY: help demo up test test-slow test-frameworks test-gpu check bench simulation clean
 
 help:
 	@echo "make demo             a gang of real processes, from submission to audit, on a cluster of simulated GPUs"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-gpu         a short check on a machine that has GPUs, against nvidia-smi"
 	@echo "make check            formatting, lint, types, architecture"
 	@echo "make bench            measurements, as docs/performance.md shows them"
+	@echo "make simulation       the experiments on traces, as docs/simulation.md shows them: some twenty minutes"
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -61,6 +62,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m bench
+
+simulation: $(STAMP)
+	@$(BIN)/python -m bench.experiments
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORK_VENVS) build dist *.egg-info
