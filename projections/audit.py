@@ -35,13 +35,19 @@ Progress = Callable[[int], None]
 
 
 def audit(
-    source: Source, first: int = 1, last: int | None = None, *, expect: str = "", progress: Progress | None = None
+    source: Source,
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    expect: str = "",
+    progress: Progress | None = None,
 ) -> AuditReport:
-    """Audit entries `first` to `last` (to the end where it is None), and to the end of the pass that `last` is in. With
-    a later `first`, the audit enters at a state that the source has before it and takes on trust, from which every pass
-    in the range can be decided again; without any, at the first entry. `expect` is "SEQUENCE:CHAIN". Raises ValueError
-    for a wrong range or `expect`, StoreError where the source has no state to begin with, LogError."""
+    """Audit entries `first` to `last` (all that there are where they are None), and to the end of the pass that `last`
+    is in. With a later `first`, the audit enters at a state that the source has before it, takes it on trust, and can
+    decide every pass in the range again; without such a state, at the first entry. `expect` is "SEQUENCE:CHAIN". Raises
+    ValueError for a wrong range or `expect`, StoreError where the source has no state to begin with, LogError."""
     position = source.position()
+    first = first_of(source) if first is None else first
     last = position if last is None else last
     if not first_of(source) <= first <= last + 1 <= position + 1:
         begin = f"which begins at entry {first_of(source)} and ends" if first_of(source) > 1 else "which ends"
