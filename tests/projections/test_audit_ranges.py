@@ -82,7 +82,7 @@ async def test_a_forged_snapshot_is_found_by_what_was_decided_on_it(tmp_path: Pa
     await store.close()
     report = await audit_log(script.entries, path, 5)
     assert report.first == 5
-    [finding] = report.findings
+    finding = report.findings[0]
     assert (finding.sequence, finding.kind) == (5, "decision")
     assert finding.why.startswith("job 3: expected node-1[0-3]")
     assert (await audit_log(script.entries, path)).ok
