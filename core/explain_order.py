@@ -7,10 +7,11 @@ import msgspec
 
 from muster.core.allocate import in_order
 from muster.core.backfill import Hold, Shadow, ends_in_time
+from muster.core.bookings import Bookings
 from muster.core.cluster import Cluster
 from muster.core.estimates import expected_s
 from muster.core.explain_turn import Turn
-from muster.core.explain_words import LISTED, listed, span
+from muster.core.explain_words import LISTED, jobs_named, listed, span
 from muster.core.explanation import OrderStep, Reason
 from muster.core.order import order_of, policy_name
 from muster.core.queues import ENDLESS
@@ -102,6 +103,9 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
                 f"{head} off: {since('its part of that', hold.at, turn.now_at)}{_runs(turn, hold.at)}",
                 hold.at,
             )
+    if allocator.bookings is not None:
+        yield from _booked(turn, allocator.bookings)
+        return
     shadow = allocator.shadow
     if shadow is None or ends_in_time(turn.draft, turn.job, shadow.at):
         return
@@ -116,6 +120,43 @@ def _reasons(turn: Turn) -> Iterator[Reason]:
     yield _by(shadow.job, f"{head}{_runs(turn, shadow.at)}", shadow.at)
 
 
+def _booked(turn: Turn, bookings: Bookings) -> Iterator[Reason]:
+    """Which jobs that are booked a job would put off."""
+    hold = bookings.hold
+    if hold is not None and _stands_on_limit(turn, hold):
+        kept = since(_booked_place(bookings, hold.job), hold.at, turn.now_at)
+        what = f"{kept}, and this one would take what the queues and lanes leave for it"
+        yield _by(
+            hold.job, f"behind job {hold.job}, whose start it would put off: {what}{_runs(turn, hold.at)}", hold.at
+        )
+    if turn.found is None or turn.spared is not None:
+        return
+    others = bookings.in_the_way(turn.job, frozenset(share.node for share in turn.found.shares))
+    if not others:
+        slot = bookings.slot_of(turn.asker, turn.asker.excluded)
+        if slot is not None:
+            at, awaited = max(turn.now_at, slot.at), bookings.awaited(slot)
+            kept = since("on as few nodes as hold it, which", at, turn.now_at)
+            yield Reason(
+                "order",
+                f"behind {jobs_named(awaited)}, for a place {kept}",
+                jobs=awaited[:LISTED],
+                jobs_count=len(awaited),
+                at=at,
+            )
+        return
+    first = min(others, key=lambda job_id: bookings.made[job_id].at)
+    at = max(turn.now_at, bookings.made[first].at)
+    kept = since(_booked_place(bookings, first), at, turn.now_at)
+    head = f"behind {jobs_named(others)}, whose start it would put off: for job {first} {kept}"
+    detail = f"{head}, and this one would take its place there{_runs(turn, at)}"
+    yield Reason("order", detail, jobs=others[:LISTED], jobs_count=len(others), at=at)
+
+
+def _booked_place(bookings: Bookings, job: int) -> str:
+    return f"its place on {listed(sorted(share.node for share in bookings.made[job].found.shares))}"
+
+
 def _stands_on_limit(turn: Turn, hold: Hold) -> bool:
     return not ends_in_time(turn.draft, turn.job, hold.at) and hold.bars(turn.asker.claimant, turn.asker.least)
 
@@ -125,6 +166,9 @@ def kept_for(turn: Turn) -> tuple[int, str] | None:
     shadow = turn.allocator.shadow
     if shadow is not None and shadow.job == turn.job.id:
         return shadow.at, _place(shadow)
+    bookings = turn.allocator.bookings
+    if bookings is not None and turn.job.id in bookings.made:
+        return max(turn.now_at, bookings.made[turn.job.id].at), _booked_place(bookings, turn.job.id)
     for path, hold in turn.allocator.holds.items():
         if hold.job == turn.job.id:
             return hold.at, f"its part of what queue {path} may hold"

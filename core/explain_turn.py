@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 class Turn:
     """A draft of the pass in which it is a job's turn; where it is not `reached`, the pass is over without it. `found`
-    is where the job goes as far as room is concerned, `spared` where it goes with the head's reservation left alone, if
-    it may still run when that begins."""
+    is where the job goes as far as room is concerned, `spared` where it goes with what backfill keeps left alone, if it
+    may still run when that begins."""
 
     def __init__(self, draft: Draft, allocator: Allocator, job: Job, *, reached: bool) -> None:
         self.draft: Final = draft
@@ -41,8 +41,9 @@ class Turn:
                 self._started_on.setdefault(claim[0].node, []).append((job_id, claim))
         allocator.close()
         self.unported: Final = place(draft.room, self.asker.demand, self.asker.excluded)
-        self.found: Final = self._place()
-        self.spared: Final = self._spared()
+        fits = self._place()
+        self.spared: Final = self._spared(fits)
+        self.found: Final = self.spared or fits
 
     @property
     def now_at(self) -> int:
@@ -62,12 +63,17 @@ class Turn:
         placed = place_with_ports(self.draft.room, self.asker.demand, self.asker.excluded, self.job.id)
         return placed[0] if placed is not None else None
 
-    def _spared(self) -> Allotment | None:
+    def _spared(self, fits: Allotment | None) -> Allotment | None:
+        if self.allocator.bookings is not None:
+            if fits is None or self.allocator.is_alone():
+                return fits
+            booked = self.allocator.booked_now(self.asker)
+            return booked[0] if booked is not None else None
         shadow = self.allocator.shadow
-        if shadow is None or self.found is None or ends_in_time(self.draft, self.job, shadow.at):
-            return self.found
+        if shadow is None or fits is None or ends_in_time(self.draft, self.job, shadow.at):
+            return fits
         if shadow.floats:
-            return self.found if shadow.leaves_room(self.found.shares, self.asker.demand) else None
+            return fits if shadow.leaves_room(fits.shares, self.asker.demand) else None
         shadow.spare(wanted=True)
         try:
             return self._place()

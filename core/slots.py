@@ -48,6 +48,7 @@ class Slots:
         self._bounds: Final[dict[tuple[tuple[str, ...], Part, Demand], list[_Bound]]] = {}
         self._known: Final[dict[tuple[tuple[str, ...], tuple[Part, ...], Demand], list[tuple[int, int]]]] = {}
         self._splits: Final[dict[tuple[tuple[str, ...], Demand], list[list[int]]]] = {}
+        self._largest: Final = draft.room.largest
         rooms = draft.room.rooms
         available = sorted(name for name, room in rooms.items() if room.available)
         self._everywhere: Final = _Group((), "", available)
@@ -78,7 +79,36 @@ class Slots:
                 best = Slot(at, Allotment(shares, f"the first with room until it ends: {where}"))
                 if at == AT_ONCE:
                     break
-        return best
+        return best or self._scattered(demand, excluded, lasts_ns)
+
+    def _scattered(self, demand: Demand, excluded: frozenset[str], lasts_ns: int) -> Slot | None:
+        """Room at once for a gang that any split will do for, whatever each node has: for one whose place on few nodes
+        becomes free nobody knows when."""
+        if not demand.gpus or not (demand.nodes == "any" or (demand.nodes is None and demand.gpus > self._largest)):
+            return None
+        for of_model in self._of_model:
+            if demand.models and of_model.model not in demand.models:
+                continue
+            for group in self._together(of_model, demand):
+                shares = self._pick(group, demand, excluded, lasts_ns)
+                if shares:
+                    return Slot(AT_ONCE, Allotment(shares, f"what has room until it ends: {len(shares)} nodes"))
+        return None
+
+    def _pick(self, group: _Group, demand: Demand, excluded: frozenset[str], lasts_ns: int) -> list[Share]:
+        shares: list[Share] = []
+        rooms, now_at, left = self._draft.room.rooms, self._draft.plan.now_at, demand.gpus
+        for name in group.names:
+            for devices in range(min(left, usable(rooms[name], name, group.model, demand, excluded)), 0, -1):
+                part = Part(group.model, devices, *demand.host_share(devices, 1))
+                found = self._timetable.timeline(name).earliest(part, demand, AT_ONCE, lasts_ns, now_at)
+                if found is not None and found.at == AT_ONCE:
+                    shares.append(Share(name, tuple(sorted(found.devices)), part.cpus, part.memory_mib))
+                    left -= devices
+                    break
+            if not left:
+                return shares
+        return []
 
     # -- where it may be ------------------------------------------------------------------------------------------
 
@@ -91,7 +121,7 @@ class Slots:
                 yield group, [part] * workers
             return
         models = [group for group in self._of_model if not demand.models or group.model in demand.models]
-        fits_on_one = demand.gpus <= self._draft.room.largest
+        fits_on_one = demand.gpus <= self._largest
         if workers == 1 and fits_on_one:
             for group in models:
                 yield group, [Part(group.model, demand.gpus, *demand.host_share(demand.gpus, 1))]

@@ -41,7 +41,7 @@ def queue_specs(draw: st.DrawFn, name: str) -> QueueSpec:
         name,
         weight=draw(pick([1, 1, 2, 3])),
         guarantee=draw(pick([None, "25%", "30%", "50%", "50%", "60%", 2])),
-        order=draw(pick([None, None, None, "fifo", "priority", "fair"])),
+        order=draw(pick([None, None, None, "fifo", "priority", "fair", "sjf", "srtf", "srsf", "las"])),
         **draw(pick(BOUNDS)),
     )
 
@@ -52,12 +52,14 @@ def policies(draw: st.DrawFn) -> Policy:
     sizes: list[int | str] = [1, 2, "25%"]
     lane = Lane("small", draw(pick(sizes)), draw(pick([1, 2])), draw(pick([None, None, 600])))
     return Policy(
-        order=draw(pick(["priority", "priority", "fifo", "fair"])),
+        order=draw(pick(["priority", "priority", "fifo", "fair", "sjf", "srtf", "srsf", "las"])),
         ageing=draw(pick([10, 0, 100])),
         half_life=draw(pick([86_400, 600])),
         placement=draw(pick(["best-fit", "best-fit", "best-fit", "fragmentation", "tight", "spread"])),
         backfill=Backfill(
-            draw(pick(["easy", "easy", "none"])), draw(pick([100, 100, 2, 0])), draw(pick(["place", "time"]))
+            draw(pick(["easy", "easy", "none", "greedy", "conservative"])),
+            draw(pick([100, 100, 2, 0])),
+            draw(pick(["place", "time"])),
         ),
         preemption=Preemption(draw(pick(["cold"] * 6 + ["none"])), draw(pick([0, 0, 60])), draw(pick([3, 1]))),
         lanes=draw(pick([[], [], [], [], [], [lane]])),
@@ -153,7 +155,7 @@ def contests(draw: st.DrawFn) -> tuple[Setup, list[Step]]:
     leaves = [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
     first, depth = draw(pick([0, 0, 60])), draw(pick([100, 1]))
     policy = Policy(
-        draw(pick(["priority", "fair"])), backfill=Backfill(depth=depth), preemption=Preemption("cold", first)
+        draw(pick(["priority", "fair", "las"])), backfill=Backfill(depth=depth), preemption=Preemption("cold", first)
     )
 
     def jobs(queues: list[str], priorities: list[int], most: int) -> list[Submit]:

@@ -60,7 +60,7 @@ def some_queues(random_: random.Random) -> list[QueueSpec]:
             user_limit=portion(2, "50%"),  # type: ignore[arg-type]
             urgent_limit=portion(1, 2),  # type: ignore[arg-type]
             max_job_devices=portion(3),  # type: ignore[arg-type]
-            order=portion("fifo", "priority", "fair"),  # type: ignore[arg-type]
+            order=portion("fifo", "priority", "fair", "sjf", "srsf", "las"),  # type: ignore[arg-type]
             reclaim=random_.choice(["preempt", "wait"]),
         )
         for name, guarantee in zip(names, guarantees, strict=False)
@@ -69,9 +69,11 @@ def some_queues(random_: random.Random) -> list[QueueSpec]:
 
 def some_policy(random_: random.Random) -> Policy:
     return Policy(
-        order=random_.choice(["fifo", "priority", "fair"]),
+        order=random_.choice(["fifo", "priority", "fair", "srtf"]),
         backfill=Backfill(
-            random_.choice(["none", "easy", "easy"]), random_.choice([1, 2, 100]), random_.choice(["place", "time"])
+            random_.choice(["none", "greedy", "easy", "easy", "conservative"]),
+            random_.choice([1, 2, 100]),
+            random_.choice(["place", "time"]),
         ),
         preemption=Preemption(random_.choice(["none", "cold"]), random_.choice([0, 60])),
         lanes=random_.choice([[], [], [Lane("quick", 1, 1)], [Lane("quick", 1, 1), Lane("short", 1, 2, 600)]]),

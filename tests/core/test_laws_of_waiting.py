@@ -68,7 +68,11 @@ def check_impossible(contest: Contest, place: int, kind: int, mode: str) -> None
     assert with_it == decisions((setup, steps), place, impossible, there=False)
 
 
-kinds, places, modes = st.integers(0, len(IMPOSSIBLE) - 1), st.integers(0, 30), st.sampled_from(["easy", "none"])
+kinds, places, modes = (
+    st.integers(0, len(IMPOSSIBLE) - 1),
+    st.integers(0, 30),
+    st.sampled_from(["easy", "none", "greedy", "conservative"]),
+)
 
 
 @settings(QUICK, max_examples=30)
