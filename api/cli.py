@@ -10,6 +10,7 @@ from muster.api import (
     cli_follow,
     cli_jobs,
     cli_nodes,
+    cli_past,
     cli_queues,
     cli_serve,
     cli_simulate,
@@ -50,7 +51,8 @@ for _command in (
     cli_cluster.events,
     cli_cluster.state,
     cli_audit.audit,
-    cli_cluster.at,
+    cli_past.at,
+    cli_past.diff,
     cli_simulate.simulate,
     cli_whatif.whatif,
 ):

@@ -1,4 +1,4 @@
-"""Commands about the cluster and its log: events, state, at."""
+"""Commands about the cluster and its log: events, state."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, Whole, client_command, examples, job_id
+from muster.api.cli_base import Session, Whole, client_command, examples, job_id
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
 from muster.api.table import fields
@@ -88,53 +88,3 @@ def _state_text(view: Json) -> str:
             ("unknown since", view["unknown_since"] or None),
         ]
     )
-
-
-def _reads(command: click.Command) -> bool:
-    return any(parameter.name == "at" for parameter in command.params)
-
-
-def _reading(group: click.Group) -> str:
-    return ", ".join(name for name, command in sorted(group.commands.items()) if _reads(command))
-
-
-class _At(click.Command):
-    """A command whose first argument may look like options: -2h is no -h."""
-
-    def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
-        """As click does, with -h alone as --help."""
-        return super().parse_args(context, ["--help"] if words[:1] == ["-h"] else words)
-
-
-@click.command(
-    cls=_At,
-    context_settings={
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-        "help_option_names": ["--help"],
-    },
-    epilog=examples(
-        "muster at 1042 queue",
-        "muster at -10m show 7",
-        "muster at 14:05:00 queues                 # the last 14:05:00 UTC that has come",
-        "muster at '2026-01-31 14:05:00' explain 7",
-    ),
-)
-@click.argument("when")
-@click.argument("command", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.pass_context
-def at(context: click.Context, when: str, command: tuple[str, ...]) -> None:
-    """Run a reading COMMAND as of WHEN: a sequence, an RFC 3339 time, a time as lists print it (UTC), or -10m."""
-    assert context.parent is not None
-    group = context.parent.command
-    assert isinstance(group, click.Group)
-    name, *rest = command
-    chosen = group.get_command(context, name)
-    if chosen is None:
-        raise CommandError(f"no command {name!r}", Exit.USAGE, "muster --help lists them")
-    if not _reads(chosen):
-        raise CommandError(
-            f"{name} cannot be run in the past", Exit.USAGE, f"the reading commands can: {_reading(group)}"
-        )
-    with chosen.make_context(name, [f"--at={when}", *rest], parent=context.parent) as inner:
-        chosen.invoke(inner)

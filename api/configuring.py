@@ -61,7 +61,8 @@ class PolicySet(msgspec.Struct, frozen=True):
     warnings: list[str] = []
 
 
-def _changes(before: QueueSpec | Policy, after: QueueSpec | Policy) -> list[FieldChange]:
+def field_changes(before: QueueSpec | Policy, after: QueueSpec | Policy) -> list[FieldChange]:
+    """The settings in which two queues, or two policies, differ."""
     return [FieldChange(*each) for each in differences(spelled_out(before), spelled_out(after))]
 
 
@@ -100,7 +101,7 @@ async def set_queues(
         events += [QueueConfigured(queue=named[name], user=user) for name in news]
         changed = [name for name in news if name in before] + [DEFAULT_QUEUE] * (DEFAULT_QUEUE in gone)
         unsaid = {DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE)}
-        changes = {name: _changes(before[name], (named if name in named else unsaid)[name]) for name in changed}
+        changes = {name: field_changes(before[name], (named if name in named else unsaid)[name]) for name in changed}
         return QueuesChanged(
             await _append(service, events, dry_run=dry_run),
             made=[name for name in news if name not in before],
@@ -139,7 +140,7 @@ async def set_policy(service: Service, policy: Policy, user: str, *, dry_run: bo
         warnings = _warnings(service, {}, policy)
         if policy == state.policy:
             return PolicySet(state.sequence, already=True, dry_run=dry_run, warnings=warnings)
-        changes = _changes(state.policy, policy)
+        changes = field_changes(state.policy, policy)
         sequence = await _append(service, [PolicyChanged(policy=policy, user=user)], dry_run=dry_run)
         return PolicySet(sequence, changes=changes, dry_run=dry_run, warnings=warnings)
 

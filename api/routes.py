@@ -7,6 +7,7 @@ import msgspec
 from muster.api import (
     auditing,
     cordons,
+    diffing,
     documents,
     explaining,
     insight,
@@ -148,6 +149,10 @@ ROUTES: Final = (
         ("dry_run", *WRITE), Policy, problems=(413, 415, 422, 503, 507),
     ),
     Route("GET", "/v1/state", reading.show_state, "The state in figures", StateView, READ),
+    Route(
+        "GET", "/v1/diff", diffing.show_diff, "What changed between two moments", diffing.DiffView,
+        ("from", "to", "limit", "min_seq"),
+    ),
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),
     Route(
         "GET", "/v1/audit", auditing.run_audit, "Fold and decide everything again", AuditView,
