@@ -102,11 +102,11 @@ def _by_option(problem: Json, files: dict[str, Path]) -> Json:
 
 def _text(answer: Json) -> str:
     jobs = answer["jobs"]
-    alike = f"{answer['same_devices']} on the same devices in both"
+    alike = f"{answer['same_devices']} of the {answer['placed']} that began had the same devices in both"
     window = f"after entry {answer['first']} to entry {answer['last']}"
     about = [
         ("window", f"{window}, {_clock(answer['begin'])} to {_clock(answer['end'])} UTC"),
-        ("jobs", f"{jobs['jobs']} came in it or waited when it began, {alike}"),
+        ("jobs", f"{jobs['jobs']} came in it or waited when it began; {alike}"),
         ("left the record", _left(answer)),
         ("took", f"{answer['took_s']:.1f} s"),
     ]
@@ -155,7 +155,7 @@ def _measure(
 
     if before is None or after is None:
         change = ""
-    elif isinstance(before, int) or unit == " %" or not before:
+    elif isinstance(before, int) or unit != " s" or not before:
         change = f"{after - before:+,.{0 if isinstance(before, int) else digits}f}"
     else:
         change = f"{100 * (after - before) / before:+.1f} %"

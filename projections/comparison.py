@@ -77,12 +77,14 @@ class Mover(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All of it. `series` has, at evenly spaced moments, the seconds since the window began, the jobs that wait and the
-    devices held as recorded, and both as they would have been."""
+    """All of it. `placed` counts the jobs that began in either, and `same_devices` those of them that had the same
+    devices in both, at every try. `series` has, at evenly spaced moments, the seconds since the window began, the jobs
+    that wait and the devices held as recorded, and both as they would have been."""
 
     jobs: Group
     recorded: Whole
     whatif: Whole
+    placed: int
     same_devices: int
     queues: list[Group]
     users: list[Group]
@@ -101,13 +103,15 @@ class _Pair(msgspec.Struct, frozen=True):
 def compare(recorded: Course, whatif: Course, ids: Ids, length_ns: Callable[[int], int]) -> Comparison:
     """Compare. `length_ns` says for how long a recorded job runs."""
     pairs = list(_pairs(recorded, whatif, ids))
+    places = [(recorded.placings.get(pair.recorded.id), whatif.placings.get(pair.whatif.id)) for pair in pairs]
     movers = [_mover(recorded, whatif, pair) for pair in pairs]
     movers.sort(key=lambda mover: (mover.change_s, mover.job))
     return Comparison(
         _group("all", pairs, recorded, whatif),
         _whole(recorded, [pair.recorded for pair in pairs], lambda job: length_ns(job.id)),
         _whole(whatif, [pair.whatif for pair in pairs], lambda job: length_ns(ids.in_record(job.id))),
-        sum(recorded.placings.get(pair.recorded.id) == whatif.placings.get(pair.whatif.id) for pair in pairs),
+        sum(before is not None or after is not None for before, after in places),
+        sum(before == after for before, after in places if before is not None),
         _groups(pairs, lambda pair: pair.recorded.spec.queue, recorded, whatif),
         _groups(pairs, lambda pair: pair.recorded.user, recorded, whatif),
         [mover for mover in movers[:MOVERS] if mover.change_s < 0],

@@ -215,7 +215,7 @@ def test_under_the_same_rules_the_branch_is_the_record(policy: Policy) -> None:
     assert outcome.passes > 50
     assert outcome.entries == day.entries[outcome.first :]
     compared = outcome.comparison
-    assert compared.same_devices == compared.jobs.jobs
+    assert compared.same_devices == compared.placed > 50
     assert (compared.recorded, compared.jobs.recorded) == (compared.whatif, compared.jobs.whatif)
 
 
@@ -226,8 +226,8 @@ def test_decided_and_played_again_under_the_same_rules_it_is_nearly_the_record(p
 
     compared = outcome.comparison
     assert outcome.left_at == outcome.first
-    assert compared.jobs.jobs > 200
-    assert compared.same_devices >= 0.99 * compared.jobs.jobs
+    assert compared.placed > 100
+    assert compared.same_devices >= 0.99 * compared.placed
     assert compared.jobs.whatif.wait.mean_s == pytest.approx(compared.jobs.recorded.wait.mean_s, rel=0.01, abs=0.1)
 
 

@@ -1,0 +1,173 @@
+"""`/v1/whatif` and `muster whatif`: windows that are run again in a process beside the server, and jobs foreseen."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_harness import Background, Harness, background
+from click.testing import CliRunner, Result
+
+from muster.api.cli import main
+from muster.api.cli_base import Exit
+from muster.events import types as t
+from muster.events.policy import Backfill, Policy, Preemption
+from muster.events.spec import JobSpec, LimitsSpec
+
+FIFO = Policy(order="fifo", backfill=Backfill(mode="none"), preemption=Preemption(mode="none"))
+SJF = '[policy]\norder = "sjf"\nbackfill = { mode = "none" }\npreemption = { mode = "none" }\n'
+
+
+def spec(estimate_s: int, priority: int | None = None) -> JobSpec:
+    return JobSpec(command="true", name="job", gpus=1, limits=LimitsSpec(estimate=estimate_s), priority=priority)
+
+
+async def record(harness: Harness) -> tuple[int, list[int]]:
+    """A node of one device, on which a first job runs while a long and a short one wait; it ends, the long one runs.
+    Gives the window's beginning and the jobs."""
+    await harness.add_node("node-1", 1)
+    first = await harness.append(t.PolicyChanged(FIFO, "ada"))
+    jobs = [await harness.append(t.JobSubmitted("ada", spec(seconds)), "default") for seconds in (50, 500, 1)]
+    await harness.decide()
+    await harness.start(jobs[0])
+    await harness.end(jobs[0])
+    await harness.decide()
+    await harness.start(jobs[1])
+    return first, jobs
+
+
+class Site:
+    """A recorded window behind a server, and the command line before it."""
+
+    def __init__(self, server: Background, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.first, self.jobs = server.do(record)
+
+    def muster(self, *words: object) -> Result:
+        environment = {"MUSTER_SERVER": self.server.harness.url}
+        return CliRunner().invoke(main, ["whatif", *map(str, words)], env=environment)
+
+    def file(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def entries(self) -> int:
+        return len(self.server.harness.log.entries)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with background(tmp_path) as server:
+        yield Site(server, tmp_path)
+
+
+def answer_of(result: Result) -> dict[str, Any]:
+    assert result.exit_code == Exit.OK, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_shortest_first_starts_the_short_job_and_the_long_one_waits(site: Site) -> None:
+    before = site.entries()
+    answer = answer_of(site.muster("--policy", site.file("sjf.toml", SJF), "--from", site.first, "--json"))
+
+    # the short job is the shortest of the three: it goes first, and nobody knows better until it has ended
+    assert [mover["job"] for mover in answer["gained"]] == [site.jobs[2]]
+    assert answer["gained"][0]["whatif_wait_s"] < answer["gained"][0]["recorded_wait_s"]
+    assert answer["jobs"]["jobs"] == 3
+    assert answer["left_at"] == site.first
+    assert site.entries() == before
+
+
+def test_under_the_same_policy_nothing_changes_and_it_says_so(site: Site) -> None:
+    text = '[policy]\norder = "fifo"\nbackfill = { mode = "none" }\npreemption = { mode = "none" }\n'
+    result = site.muster("--policy", site.file("fifo.toml", text), "--from", site.first)
+
+    assert result.exit_code == Exit.OK, result.output
+    assert "2 of the 2 that began had the same devices in both" in result.output
+    assert "nowhere: 2 passes came out the same" in result.output
+    assert "no pass comes out otherwise" in result.output
+
+
+def test_a_node_more_runs_both_and_the_picture_shows_both_courses(site: Site) -> None:
+    picture = site.folder / "whatif.svg"
+    result = site.muster("--add-nodes", "1x1xA100-80GB", "--from", site.first, "--plot", picture)
+
+    assert result.exit_code == Exit.OK, result.output
+    assert "1 node more is there from the beginning on, with 1 x A100-80GB" in result.output
+    assert "GAIN MOST" in result.output
+    drawn = picture.read_text()
+    assert drawn.startswith("<svg ")
+    assert drawn.count('class="line"') == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--from", "4"], Exit.USAGE, "what if what?"),
+        (["--add-nodes", "1x1xA100-80GB"], Exit.USAGE, "--from WHEN"),
+        (["--add-nodes", "1x1xA100-80GB", "--from", "4", "--to", "3"], Exit.USAGE, "it must be before the end"),
+        (["--add-nodes", "1x1xA100-80GB", "--from", "soon"], Exit.USAGE, "'soon' is no moment"),
+        (["--add-nodes", "plenty", "--from", "2"], Exit.USAGE, "--add-nodes: 'plenty' is not NODESxDEVICESxMODEL"),
+        (["--add-nodes", "9x9x9", "--from", "2"], Exit.USAGE, "'9' is not a model"),
+        (["--remove-nodes", "node-9", "--from", "2"], Exit.USAGE, "there was no node node-9"),
+        (["--remove-nodes", "2", "--from", "2"], Exit.USAGE, "there were only 1 nodes that took work, not 2"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_by_the_option(site: Site, words: list[str], code: Exit, told: str) -> None:
+    result = site.muster(*words)
+    assert result.exit_code == code
+    assert told in result.output
+
+
+def test_a_wrong_file_is_refused_with_its_place_in_it(site: Site) -> None:
+    wrong = site.file("wrong.toml", '[policy]\norder = "best"\n')
+    result = site.muster("--policy", wrong, "--from", site.first)
+    assert result.exit_code == Exit.USAGE
+    assert f"{wrong}: /policy/order" in result.output
+
+    tree = site.file(
+        "tree.toml", '[[queue]]\nname = "a"\nguarantee = "60%"\n[[queue]]\nname = "b"\nguarantee = "60%"\n'
+    )
+    result = site.muster("--queues", tree, "--from", site.first)
+    assert result.exit_code == Exit.USAGE
+    assert "the guarantees at the top are more than 100 %" in result.output
+
+
+def test_a_job_that_would_wait_is_told_when_and_where_it_would_start(site: Site) -> None:
+    before = site.entries()
+    answer = answer_of(site.muster("submit", "--json", "--gpus", 1, "--estimate", "10s"))
+
+    # the long one has 500 s to run, and the short one goes before it
+    assert 400_000 < answer["starts_in_ms"] <= 501_000
+    assert answer["workers"] == [{"rank": 0, "node": "node-1", "devices": [0]}]
+    assert answer["stopped"] == []
+    assert site.entries() == before
+
+
+def test_a_job_in_the_past_would_have_started_at_once(site: Site) -> None:
+    result = site.muster("submit", "--at", site.first, "--gpus", 1)
+    assert result.exit_code == Exit.OK, result.output
+    assert result.output.splitlines()[:2] == ["starts  at once", "on      node-1, devices 0"]
+
+
+def test_an_urgent_job_is_told_whom_it_would_stop(site: Site) -> None:
+    rules = Policy(preemption=Preemption(min_runtime=0))
+    site.server.do(lambda harness: harness.append(t.PolicyChanged(rules, "ada")))
+    answer = answer_of(site.muster("submit", "--json", "--gpus", 1, "--priority", "P0"))
+
+    assert [victim["job"] for victim in answer["stopped"]] == [site.jobs[1]]
+    assert answer["workers"] == [{"rank": 0, "node": "node-1", "devices": [0]}]
+
+
+def test_a_job_that_never_fits_is_refused_as_its_submission_would_be(site: Site) -> None:
+    result = site.muster("submit", "--gpus", 64)
+    assert result.exit_code == Exit.NEVER_FITS
+    assert "asks for 64" in result.output
+
+    result = site.muster("submit", "--gpus", 64, "--wait-for-capacity")
+    assert result.exit_code == Exit.OK, result.output
+    assert result.output.startswith("starts  nobody knows when")
