@@ -4,6 +4,7 @@ Reads go in chunks by key, each its own short read transaction, so that a long r
 checkpoints. What is read is checked: entries are contiguous, snapshots decompress.
 """
 
+import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -65,12 +66,22 @@ class Mirror:
     def position(self) -> int:
         """The last entry's sequence (0 = empty)."""
         last: int | None = self._connection.execute("SELECT max(sequence) FROM entries").fetchone()[0]
-        return last or 0
+        return last or self.origin()[0]
 
-    def models_version(self) -> int:
-        """The fold version that made the rows of the jobs table (0 = none)."""
-        version: int = self._connection.execute("SELECT fold_version FROM models").fetchone()[0]
-        return version
+    def models_versions(self) -> tuple[int, int]:
+        """The versions of the fold and of the accounts that made the rows of the jobs table (0 = none)."""
+        fold_version, accounts_version = self._connection.execute(
+            "SELECT fold_version, accounts_version FROM models"
+        ).fetchone()
+        return fold_version, accounts_version
+
+    def origin(self) -> tuple[int, bytes]:
+        """The entry before the first one here, and the chain after it: 0, unless this is a window of a log."""
+        try:
+            sequence, chain = self._connection.execute("SELECT sequence, chain FROM origin").fetchone()
+        except sqlite3.OperationalError:  # another process's mirror, of a layout that has no windows
+            return 0, GENESIS
+        return sequence, chain
 
     def row(self, sequence: int) -> MirrorRow | None:
         """One entry with its chain, where it is here."""
@@ -82,7 +93,10 @@ class Mirror:
         if sequence == 0:
             return GENESIS
         row = self.row(sequence)
-        return row.chain if row else None
+        if row is not None:
+            return row.chain
+        before, chain = self.origin()
+        return chain if sequence == before else None
 
     def entries(self, first: int, last: int) -> Iterator[list[Entry]]:
         """Entries `first` to `last` in chunks. Raises HoleError."""
@@ -129,9 +143,9 @@ class Mirror:
         return found or 0
 
     def sequence_at(self, timestamp_ns: int) -> int:
-        """The last entry not after a time (0 = none), by bisection: timestamps grow along the log. Where the
-        server's clock was put back, it is one of the entries after which the time was passed."""
-        low, high = 0, self.position()
+        """The last entry not after a time (that of `origin` = none), by bisection: timestamps grow along the log. Where
+        the server's clock was put back, it is one of the entries after which the time was passed."""
+        low, high = self.origin()[0], self.position()
         while low < high:
             middle = (low + high + 1) // 2
             row = self._connection.execute("SELECT timestamp_ns FROM entries WHERE sequence = ?", (middle,)).fetchone()

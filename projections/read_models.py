@@ -7,6 +7,7 @@ import msgspec
 from muster.core.state import Job, JobPhase
 from muster.events.log import Entry
 from muster.events.subjects import writer_class
+from muster.projections.accounts import totals
 
 PAGE_LIMIT: Final = 1000
 _INTEGER_LIMIT: Final = 2**63
@@ -15,7 +16,8 @@ _Id = Annotated[int, msgspec.Meta(ge=1, le=_INTEGER_LIMIT - 1)]
 
 
 class JobRow(NamedTuple):
-    """A job as history lists it; times are server timestamps in ns, 0 = not yet. `job` is the whole of it as JSON."""
+    """A job as history lists it; times are server timestamps in ns, 0 = not yet. The accounts have what is over by
+    then: of a job that has ended, all of it. `job` is the whole of it as JSON."""
 
     id: int
     user: str
@@ -27,6 +29,13 @@ class JobRow(NamedTuple):
     ended_ns: int
     exit_code: int | None
     reason: str
+    gpus: int
+    attempts: int
+    preemptions: int
+    waited_ms: int
+    ran_ms: int
+    device_ms: int
+    lost_ms: int
     job: bytes
 
 
@@ -48,6 +57,10 @@ def job_row(job: Job) -> JobRow:
         job.ended_ns,
         job.exit_code if job.exit_code is not None and abs(job.exit_code) < _INTEGER_LIMIT else None,
         job.reason,
+        job.spec.gpus,
+        job.attempts,
+        job.preemptions,
+        *totals(job, job.ended_ns),
         _encode(job),
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from muster.projections.accounts import ACCOUNTS_VERSION
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror, Snapshot
 from muster.projections.read_models import job_row
@@ -84,10 +85,10 @@ class ChangedJobs:
 
 
 def rebuild_models(path: Path, cancelled: threading.Event | None = None) -> None:
-    """Make the jobs table anew by this program's fold, where another version made it, and drop the other version's
-    snapshots; in one transaction. Raises StoreError, or ReplayCancelledError."""
+    """Make the jobs table anew by this program's fold and accounts, where another version made it, and drop another
+    fold's snapshots; in one transaction. Raises StoreError, or ReplayCancelledError."""
     with Mirror(path) as mirror:
-        if mirror.models_version() == FOLD_VERSION:
+        if mirror.models_versions() == (FOLD_VERSION, ACCOUNTS_VERSION):
             return
         writer = connect(path, writable=True)
         try:
@@ -95,7 +96,7 @@ def rebuild_models(path: Path, cancelled: threading.Event | None = None) -> None
             writer.execute("DELETE FROM jobs")
             writer.execute("DELETE FROM snapshots WHERE fold_version <> ?", (FOLD_VERSION,))
             _fill_models(mirror, writer, cancelled)
-            writer.execute("UPDATE models SET fold_version = ?", (FOLD_VERSION,))
+            writer.execute("UPDATE models SET fold_version = ?, accounts_version = ?", (FOLD_VERSION, ACCOUNTS_VERSION))
             writer.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(f"{path} could not be written: {error}") from error

@@ -1,9 +1,11 @@
 """The SQLite file's layout, and how a connection to it is opened.
 
-The file is a mirror and can be made again from the log, so a layout of another version is refused, never migrated:
-whoever runs Muster moves the file away. One process writes a file; any number of connections read it.
+The file is a mirror and can be made again from the log, so a layout of another version is refused: whoever runs Muster
+moves the file away. Where an older layout had the same entries and snapshots, only the tables that follow from them are
+made anew. One process writes a file; any number of connections read it.
 """
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+SAME_ENTRIES: Final = (1,)
+"""Older layouts whose entries and snapshots are as they are now."""
 APPLICATION_ID: Final = 0x4D535452
 BUSY_TIMEOUT_S: Final = 10.0
 
@@ -22,17 +26,26 @@ CREATE TABLE entries (
 CREATE TABLE snapshots (
     sequence INTEGER PRIMARY KEY, fold_version INTEGER NOT NULL, chain BLOB NOT NULL,
     timestamp_ns INTEGER NOT NULL, state BLOB NOT NULL);
+CREATE TABLE job_entries (job INTEGER, sequence INTEGER, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+"""
+MODELS_DDL: Final = """
+CREATE TABLE origin (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE models (
+    one INTEGER PRIMARY KEY CHECK (one = 1), fold_version INTEGER NOT NULL, accounts_version INTEGER NOT NULL);
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, user TEXT NOT NULL, queue TEXT NOT NULL, name TEXT NOT NULL, phase TEXT NOT NULL,
     submitted_ns INTEGER NOT NULL, started_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL,
-    exit_code INTEGER, reason TEXT NOT NULL, job BLOB NOT NULL);
+    exit_code INTEGER, reason TEXT NOT NULL, gpus INTEGER NOT NULL, attempts INTEGER NOT NULL,
+    preemptions INTEGER NOT NULL, waited_ms INTEGER NOT NULL, ran_ms INTEGER NOT NULL, device_ms INTEGER NOT NULL,
+    lost_ms INTEGER NOT NULL, job BLOB NOT NULL);
 CREATE INDEX jobs_by_user ON jobs (user, id);
 CREATE INDEX jobs_by_queue ON jobs (queue, id);
 CREATE INDEX jobs_by_phase ON jobs (phase, id);
-CREATE TABLE job_entries (job INTEGER, sequence INTEGER, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
-CREATE TABLE models (one INTEGER PRIMARY KEY CHECK (one = 1), fold_version INTEGER NOT NULL);
 """
-"""`models.fold_version` is the version of the fold that made the rows of `jobs` (0 = none has yet)."""
+"""`models` has the versions of the fold and of the accounts that made the rows of `jobs` (0 = none has yet). `origin`
+is the entry before the first that the file has, with its chain: 0, unless the file has a window of a log."""
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class StoreError(Exception):
@@ -101,7 +114,7 @@ def prepare(path: Path) -> None:
         path.touch(mode=0o600)
         connection = connect(path, writable=True)
         try:
-            _prepare(connection)
+            _prepare(connection, path)
         except StoreError as error:
             raise StoreError(f"{path} {error}; move it away and it is made again") from None
         finally:
@@ -109,7 +122,7 @@ def prepare(path: Path) -> None:
         _sync_folder(path.parent)
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -117,15 +130,26 @@ def _prepare(connection: sqlite3.Connection) -> None:
     empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not empty and application != APPLICATION_ID:
         raise StoreError("is a database of another program")
-    if not empty and version != SCHEMA_VERSION:
+    if not empty and version not in (SCHEMA_VERSION, *SAME_ENTRIES):
         raise StoreError(f"has layout {version}, this program reads layout {SCHEMA_VERSION}")
     if empty:
-        for statement in DDL.strip().split(";\n"):
-            connection.execute(statement)
-        connection.execute("INSERT INTO models VALUES (1, 0)")
+        _execute(connection, DDL)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    elif version != SCHEMA_VERSION:
+        _logger.warning("%s has layout %d: its tables of jobs are made anew, from its own entries", path, version)
+        connection.execute("DROP TABLE jobs")
+        connection.execute("DROP TABLE models")
+    if version != SCHEMA_VERSION:
+        _execute(connection, MODELS_DDL)
+        connection.execute("INSERT INTO models VALUES (1, 0, 0)")
+        connection.execute("INSERT INTO origin VALUES (1, 0, zeroblob(16))")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
+
+
+def _execute(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in statements.strip().split(";\n"):
+        connection.execute(statement)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,12 +22,10 @@ from muster.projections.read_models import PAGE_LIMIT, JobQuery, JobRow, decode_
 from muster.projections.schema import StoreError, connect, prepare, usable, write_error
 from muster.projections.snapshots import limit_bytes, superfluous
 
-UPSERT_JOB: Final = """
-INSERT INTO jobs (id, user, queue, name, phase, submitted_ns, started_ns, ended_ns, exit_code, reason, job)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET user = excluded.user, queue = excluded.queue,
-name = excluded.name, phase = excluded.phase, submitted_ns = excluded.submitted_ns, started_ns = excluded.started_ns,
-ended_ns = excluded.ended_ns, exit_code = excluded.exit_code, reason = excluded.reason, job = excluded.job
-"""
+UPSERT_JOB: Final = (
+    f"INSERT INTO jobs ({', '.join(JobRow._fields)}) VALUES ({', '.join('?' * len(JobRow._fields))})"  # noqa: S608
+    f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in JobRow._fields[1:])}"
+)
 _INSERT_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?)"
 _INSERT_MENTION: Final = "INSERT INTO job_entries VALUES (?, ?)"
 SAVE_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)"
@@ -35,10 +33,12 @@ ZLIB_LEVEL: Final = 1
 
 
 class Store:
-    """An open store. Made by `Store.open`."""
+    """An open store. Made by `Store.open`. It has the entries after `origin` (0, unless it is of a window) up to
+    `position`."""
 
     def __init__(self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection) -> None:
         self.path = path
+        self.origin = 0
         self.position = 0
         self._writer = writer
         self._reader = reader
@@ -55,6 +55,7 @@ class Store:
             stack.push_async_callback(reader.close)
             store = cls(path, writer, reader)
             with usable(path):
+                store.origin, _ = await store._read_origin()
                 store.position = await store._read_position()
             stack.pop_all()
         return store
@@ -86,6 +87,17 @@ class Store:
                 await self._put_snapshot(snapshot)
         self.position = rows[-1].sequence
 
+    async def begin_after(self, snapshot: Snapshot, jobs: Iterable[JobRow]) -> None:
+        """Make an empty store one of a window, whose first entry follows the snapshot's; `jobs` are those of its state.
+        Raises StoreError."""
+        if self.position:
+            raise StoreError(f"{self.path} has entries up to {self.position} already")
+        async with self._transaction() as writer:
+            await writer.execute("UPDATE origin SET sequence = ?, chain = ?", (snapshot.sequence, snapshot.chain))
+            await writer.executemany(UPSERT_JOB, jobs)
+            await self._put_snapshot(snapshot)
+        self.origin = self.position = snapshot.sequence
+
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot of a state up to the position. Others go where they take too much. Raises StoreError."""
         async with self._transaction():
@@ -99,7 +111,9 @@ class Store:
             )
         state = await asyncio.to_thread(zlib.compress, snapshot.state, ZLIB_LEVEL)
         await self._writer.execute(SAVE_SNAPSHOT, (*snapshot[:4], state))
-        kept = await self._writer.execute_fetchall("SELECT sequence, length(state) FROM snapshots")
+        kept = await self._writer.execute_fetchall(
+            "SELECT sequence, length(state) FROM snapshots WHERE sequence > (SELECT sequence FROM origin)"
+        )
         gone = superfluous(((row[0], row[1]) for row in kept), limit_bytes(await self._file_bytes()))
         await self._writer.executemany("DELETE FROM snapshots WHERE sequence = ?", [(sequence,) for sequence in gone])
 
@@ -128,7 +142,7 @@ class Store:
         return list(map(Entry._make, rows))
 
     async def sequence_at(self, timestamp_ns: int) -> int:
-        """The last entry not after a time (0 = none)."""
+        """The last entry not after a time (`origin` = none)."""
 
         def find() -> int:
             with Mirror(self.path) as mirror:
@@ -158,7 +172,11 @@ class Store:
 
     async def _read_position(self) -> int:
         rows = list(await self._writer.execute_fetchall("SELECT max(sequence) FROM entries"))
-        return rows[0][0] or 0
+        return rows[0][0] or (await self._read_origin())[0]
+
+    async def _read_origin(self) -> tuple[int, bytes]:
+        rows = list(await self._writer.execute_fetchall("SELECT sequence, chain FROM origin"))
+        return rows[0][0], rows[0][1]
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[aiosqlite.Connection]:

@@ -31,14 +31,18 @@ async def resolve_moment(store: Store, log: Log, at: str, now_ns: int) -> int:
     if named.sequence is not None:
         return await _check_sequence(store, log, named.sequence)
     sequence = await _sequence_at(store, log, named.time_ns)
-    if sequence == 0:
-        raise MomentError(f"{at} is before the first entry of the log")
+    if sequence <= store.origin:
+        raise MomentError(f"{at} is before the first entry of the log{_window(store)}")
     return sequence
 
 
+def _window(store: Store) -> str:
+    return f" here, which is {store.origin + 1}" if store.origin else ""
+
+
 async def _check_sequence(store: Store, log: Log, sequence: int) -> int:
-    if sequence == 0:
-        raise MomentError("0 is before the first entry of the log, which is 1")
+    if sequence <= store.origin:
+        raise MomentError(f"{sequence} is before the first entry of the log, which is {store.origin + 1}")
     if sequence > store.position:
         last = await log.last_sequence()
         if sequence > last:

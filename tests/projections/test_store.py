@@ -12,13 +12,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cluster_script import Script
+from log_maker import RandomCluster, fill, fold_of, rows_of
 
 from muster.core.state import Job
 from muster.events.log import Entry
 from muster.events.spec import JobSpec
 from muster.projections import snapshots
 from muster.projections.mirror import Mirror, MirrorRow, Snapshot
-from muster.projections.read_models import JobQuery, job_row, mentioned_jobs
+from muster.projections.read_models import JobQuery, JobRow, job_row, mentioned_jobs
+from muster.projections.replay import cold_start, fold_at, snapshot_of
 from muster.projections.schema import StoreError
 from muster.projections.snapshots import superfluous
 from muster.projections.store import Store
@@ -315,3 +318,84 @@ async def test_a_writer_killed_at_any_moment_leaves_one_position(tmp_path: Path)
         await store.close()
         with Mirror(path) as mirror:
             assert sum(map(len, mirror.rows(1, mirror.position()))) == mirror.position()
+
+
+# -- other layouts ----------------------------------------------------------------------------------------------
+
+
+async def test_an_older_layout_keeps_its_entries_and_makes_the_jobs_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script()
+    script.node("node-1")
+    job_id = script.submit(JobSpec(command="true", gpus=2))
+    script.settle()
+    script.start(job_id)
+    script.advance(30)
+    script.exit(job_id)
+    path = tmp_path / "mirror.sqlite"
+    store = await Store.open(path)
+    await fill(store, script.entries)
+    before = await store.jobs(JobQuery())
+    await store.close()
+    with sqlite3.connect(path) as older:  # as the first layout had it
+        older.execute("DROP TABLE origin")
+        older.execute("DROP TABLE models")
+        older.execute("DROP TABLE jobs")
+        older.execute("CREATE TABLE models (one INTEGER PRIMARY KEY CHECK (one = 1), fold_version INTEGER NOT NULL)")
+        older.execute("INSERT INTO models VALUES (1, 7)")
+        older.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY, user TEXT NOT NULL, job BLOB NOT NULL)")
+        older.execute("CREATE INDEX jobs_by_user ON jobs (user, id)")
+        older.execute("PRAGMA user_version = 1")
+    older.close()
+
+    store = await Store.open(path)
+    assert "has layout 1: its tables of jobs are made anew" in caplog.text
+    assert (store.origin, store.position) == (0, len(script.entries))
+    assert cold_start(path).state_bytes() == script.fold.state_bytes()
+    assert await store.jobs(JobQuery()) == before
+    [row] = before
+    assert (row.device_ms // 1000, row.ran_ms // 1000, row.attempts) == (60, 30, 1)
+    await store.close()
+
+
+async def test_rows_are_made_anew_from_the_log_when_the_accounts_rules_change(tmp_path: Path) -> None:
+    log = RandomCluster(11, 1500)
+    store = await Store.open(tmp_path / "mirror.sqlite")
+    await fill(store, log.entries)
+    cold_start(store.path)
+    wanted = [row async for row in _all_jobs(store)]
+    assert sum(row.device_ms for row in wanted) > 0
+    with sqlite3.connect(store.path) as other:
+        other.execute("UPDATE jobs SET device_ms = 7, lost_ms = 7, waited_ms = 7")
+        other.execute("UPDATE models SET accounts_version = accounts_version - 1")
+    other.close()
+    cold_start(store.path)
+    assert [row async for row in _all_jobs(store)] == wanted
+    await store.close()
+
+
+async def _all_jobs(store: Store) -> AsyncIterator[JobRow]:
+    before = 0
+    while page := await store.jobs(JobQuery(before=before)):
+        for row in page:
+            yield row
+        before = page[-1].id
+
+
+async def test_a_window_begins_after_a_snapshot(tmp_path: Path) -> None:
+    log = RandomCluster(3, 900)
+    middle = fold_of(log.entries[:400])
+    store = await Store.open(tmp_path / "window.sqlite")
+    await store.begin_after(snapshot_of(middle), [job_row(each) for each in middle.cluster.state.jobs.values()])
+    await store.append(rows_of(log.entries)[400:])
+    with pytest.raises(StoreError, match="has entries"):
+        await store.begin_after(snapshot_of(middle), [])
+    await store.close()
+    store = await Store.open(tmp_path / "window.sqlite")
+    assert (store.origin, store.position) == (400, len(log.entries))
+    with Mirror(store.path) as mirror:
+        for sequence in (400, 401, 650, 900, len(log.entries)):
+            assert fold_at(mirror, sequence).state_bytes() == fold_of(log.entries[:sequence]).state_bytes()
+        assert mirror.sequence_at(0) == 400
+    await store.close()
