@@ -214,7 +214,8 @@ def client_command(*, reads: bool = False) -> Callable[[F], F]:
             click.option("--json", "as_json", is_flag=True, help="Answer in JSON."),
         ]
         if reads:
-            options.append(click.option("--at", help="As it was then: a sequence, a time, or -10m.", metavar="WHEN"))
+            moment = "As it was then: a sequence, a time, 'yesterday 14:05', or -10m."
+            options.append(click.option("--at", metavar="WHEN", help=moment))
         return functools.reduce(lambda wrapped, option: option(wrapped), options, run)  # type: ignore[return-value]
 
     return decorate

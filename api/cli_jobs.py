@@ -88,12 +88,13 @@ def jobs(session: Session, **filters: Any) -> None:
     page = session.read("/v1/jobs", **filters)
     session.show(page, lambda found: _job_table(found["jobs"]))
     if page["next"] is not None and not session.as_json:
-        click.echo(f"more: {_page_after(session, page['next'], filters)}", err=True)
+        at = page["sequence"] if session.at is not None else None  # an age would be another moment by then
+        click.echo(f"more: {_page_after(page['next'], at, filters)}", err=True)
 
 
-def _page_after(session: Session, job: int, filters: dict[str, Any]) -> str:
+def _page_after(job: int, at: int | None, filters: dict[str, Any]) -> str:
     """The command that lists the page after a job."""
-    wanted = {**filters, "at": session.at, "after": job}
+    wanted = {**filters, "at": at, "after": job}
     if wanted["limit"] == PAGE_DEFAULT:
         wanted["limit"] = None
     words = [f"--{name}={value}" for name, value in wanted.items() if value is not None]

@@ -5,6 +5,7 @@ import click
 from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, segment, width
 from muster.api.client import Json
 from muster.api.device_text import node_table, node_text, smi, topology
+from muster.api.table import clean
 from muster.api.times import today
 
 
@@ -34,9 +35,19 @@ def nodes(session: Session, node: str | None, *, as_smi: bool, as_topology: bool
     if node is None:
         page = session.read("/v1/nodes")
         session.show(page, lambda page: _smi(page["nodes"]) if as_smi else node_table(page["nodes"], width()))
+        if as_smi:
+            _say_unsampled(session, page)
         return
     answer = session.read(f"/v1/nodes/{segment('node', node)}")
     session.show(answer, lambda found: _one(found, as_smi=as_smi, as_topology=as_topology, wide=wide))
+    if not as_topology:
+        _say_unsampled(session, answer)
+
+
+def _say_unsampled(session: Session, answer: Json) -> None:
+    """What devices did at a past moment may no longer be known."""
+    if answer["unsampled"] and not session.as_json:
+        click.echo(f"muster: {clean(answer['unsampled'])}", err=True)
 
 
 def _one(node: Json, *, as_smi: bool, as_topology: bool, wide: bool) -> str:

@@ -27,18 +27,23 @@ CLEAR_LINE: Final = "\x1b[K"
 
 @click.command(
     epilog=examples(
-        "muster top", "muster top --node node-1", "muster top --user ada --interval 10", "muster top --once"
+        "muster top",
+        "muster top --node node-1",
+        "muster top --user ada --interval 10",
+        "muster top --once",
+        "muster top --at yesterday",
     )
 )
 @click.option("--node", metavar="NODE", help="Only this node's devices.")
 @click.option("--user", "-u", metavar="USER", help="Only devices that this user's jobs hold.")
 @click.option("--interval", metavar="SECONDS", type=Number(min=0.5), default=2.0, show_default=True, help="How often.")
 @click.option("--once", is_flag=True, help="Show it once, and end.")
-@client_command()
+@client_command(reads=True)
 def top(session: Session, node: str | None, user: str | None, interval: float, *, once: bool) -> None:
     """Show the devices live: memory, load, temperature, power, and whose jobs hold them. `q` or Ctrl-C ends it. With
-    --json, an object a line."""
+    --json, an object a line. With --at, once: as it was then."""
     look = partial(_look, session, node, user)
+    once = once or session.at is not None
     with suppress(KeyboardInterrupt):
         if once or session.as_json or not sys.stdout.isatty():
             _print(session, look())
@@ -96,7 +101,7 @@ def _again(look: Look) -> tuple[Shown, int]:
 
 
 def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, int]:
-    """What there is now, and the sequence of the log that it stands for."""
+    """What there is now, or was at the moment asked for, and the sequence of the log that it stands for."""
     if node is None:
         page = session.read("/v1/nodes")
         nodes = page["nodes"]
@@ -104,15 +109,18 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
         page = session.read(f"/v1/nodes/{segment('node', node)}")
         nodes = [page]
     queue = session.read("/v1/queue", state=ACTIVE, user=user, limit=JOBS_LIMIT)
-    jobs = session.read("/v1/state")["jobs"]
+    state = session.read("/v1/state")
+    jobs = state["jobs"]
     waiting = jobs.pop("PENDING", 0)
     shown = Shown(
-        time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}" if session.at is None else state["time"],
         nodes=nodes,
         jobs={row["id"]: row for row in queue["running"]},
         running=sum(jobs.get(phase, 0) for phase in ("STARTING", "RUNNING", "STOPPING")),
         waiting=waiting,
         user=user,
+        is_past=session.at is not None,
+        unsampled=page["unsampled"],
     )
     return shown, int(page["sequence"])
 
@@ -120,7 +128,10 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
 def _print(session: Session, looked: tuple[Shown, int]) -> None:
     """One look: as a JSON object, or as text."""
     shown, sequence = looked
-    click.echo(json.dumps(json_of(shown, sequence)) if session.as_json else screen(shown, width(), 0))
+    past = (
+        f"as it was after entry {sequence}{f'; {shown.unsampled}' if shown.unsampled else ''}" if shown.is_past else ""
+    )
+    click.echo(json.dumps(json_of(shown, sequence)) if session.as_json else screen(shown, width(), 0, past))
 
 
 def _show(looked: tuple[Shown, int], note: str) -> None:

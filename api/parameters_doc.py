@@ -4,7 +4,8 @@ from typing import Any, Final
 
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "at": {
-        "description": "The state after this entry, at this time (RFC 3339), or so long ago (-10m).",
+        "description": "The state after this entry, at this time (2030-01-31T14:05:00Z, yesterday 14:05), or so long"
+        " ago (-10m, -1h30m).",
         "schema": {"type": "string"},
     },
     "min_seq": {"description": "Wait until this entry has been seen.", "schema": {"type": "integer", "minimum": 0}},

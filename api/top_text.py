@@ -17,7 +17,8 @@ _LEAST: Final = 20
 
 
 class Shown(NamedTuple):
-    """One moment (RFC 3339): the nodes, the jobs that run (rows by id), and how many run and wait in all."""
+    """One moment (RFC 3339): the nodes, the jobs that run (rows by id), and how many run and wait in all. `unsampled`
+    says why nothing sampled is shown of a past one ("" = it is)."""
 
     time: str
     nodes: list[Json]
@@ -25,6 +26,8 @@ class Shown(NamedTuple):
     running: int
     waiting: int
     user: str | None = None
+    is_past: bool = False
+    unsampled: str = ""
 
     def has(self, device: Json) -> bool:
         """Whether a device is one that was asked for."""
@@ -61,7 +64,7 @@ def _figures(shown: Shown, width: int) -> list[str]:
     devices = sum(len(node["devices"]) for node in shown.nodes)
     ready = sum(bool(node["available"]) for node in shown.nodes)
     parts = [
-        f"{shown.time[11:19]} UTC",
+        f"{shown.time[:10]} {shown.time[11:19]} UTC" if shown.is_past else f"{shown.time[11:19]} UTC",
         f"nodes {ready} of {len(shown.nodes)} take work",
         f"devices {held} held, {can} of {devices} usable",
         f"jobs {shown.running} running, {shown.waiting} waiting",
@@ -121,6 +124,7 @@ def json_of(shown: Shown, sequence: int) -> Json:
     return {
         "time": shown.time,
         "sequence": sequence,
+        "unsampled": shown.unsampled,
         "running": shown.running,
         "waiting": shown.waiting,
         "nodes": shown.nodes,
