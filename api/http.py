@@ -21,7 +21,7 @@ from muster.api.clients import CLIENTS, Clients, connections_limit
 from muster.api.http_types import Handler
 from muster.api.parameters import check_names
 from muster.api.problems import ApiError, no_such
-from muster.api.routes import QUERIES, ROUTES
+from muster.api.routes import QUERIES, ROUTES, TIMELESS
 from muster.api.service import SERVICE, Service
 from muster.api.whatif import ASKING
 from muster.events.log import LogError
@@ -124,8 +124,9 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         _check_origin(request)
         _check_content(request)
-        if (known := QUERIES.get(request.match_info.handler)) is not None:
-            check_names(request, known)
+        called = request.match_info.handler
+        if (known := QUERIES.get(called)) is not None:
+            check_names(request, known, TIMELESS.get(called, ""))
         return await handler(request)
     except ApiError as error:
         return problem(error)

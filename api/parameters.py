@@ -19,8 +19,9 @@ _KEY: Final = re.compile(r"^[!-~]{1,255}$")
 _INTEGER: Final = re.compile(r"^[0-9]{1,18}$")
 
 
-def check_names(request: web.Request, known: Collection[str]) -> None:
-    """Refuse a query with parameters that are not `known`: a misspelt filter must not widen an answer."""
+def check_names(request: web.Request, known: Collection[str], timeless: str = "") -> None:
+    """Refuse a query with parameters that are not `known`: a misspelt filter must not widen an answer. `timeless` says
+    why there is no `at`."""
     unknown = [name[:128] for name in dict.fromkeys(request.query) if name not in known]
     if unknown:
         detail = f"known here: {', '.join(sorted(known)) or 'none'}"
@@ -29,7 +30,10 @@ def check_names(request: web.Request, known: Collection[str]) -> None:
             "unknown_parameter",
             "no such parameter",
             detail=detail,
-            errors=[FieldError(name, f"unknown parameter; {detail}") for name in unknown[:UNKNOWN_SHOWN]],
+            errors=[
+                FieldError(name, timeless if timeless and name == "at" else f"unknown parameter; {detail}")
+                for name in unknown[:UNKNOWN_SHOWN]
+            ],
         )
 
 

@@ -51,6 +51,7 @@ class Route(NamedTuple):
     body: type[msgspec.Struct] | None = None
     statuses: tuple[int, ...] = (200,)
     problems: tuple[int, ...] = ()
+    timeless: str = ""  # why it has no `at`, where one would ask for it
 
     @property
     def pattern(self) -> str:
@@ -96,10 +97,11 @@ ROUTES: Final = (
     Route(
         "GET", "/v1/jobs/{id}/logs", logs.show_logs, "What a worker wrote", "application/octet-stream",
         ("rank", "attempt", "follow", "min_seq"), problems=(404, 503),
+        timeless="a worker's output is kept as a whole, without times",
     ),
     Route(
         "GET", "/v1/jobs/{id}/wait", reading.wait_job, "Wait for a job to end", JobView, ("timeout", "min_seq"),
-        problems=(404,),
+        problems=(404,), timeless="what is past has happened; the job itself takes at",
     ),
     Route(
         "POST", "/v1/jobs/{id}/cancel", submissions.cancel, "Cancel a job", Accepted,
@@ -174,3 +176,6 @@ ROUTES: Final = (
 
 QUERIES: Final = {route.handler: route.query for route in ROUTES}
 """Handler → the query parameters that it reads."""
+
+TIMELESS: Final = {route.handler: route.timeless for route in ROUTES}
+"""Handler → why there is no past of what it answers ("" = nobody would ask)."""

@@ -9,9 +9,10 @@ import pytest
 from api_harness import DEADLINE_S, Harness
 
 from muster.events.beats import MemoryTelemetry
+from muster.events.policy import Policy, QueueSpec
 from muster.events.spec import JobSpec
 from muster.events.telemetry import DeviceSample, GpuSampled
-from muster.events.types import ClockAdvanced, JobSubmitted
+from muster.events.types import ClockAdvanced, JobSubmitted, PolicyChanged, QueueConfigured
 
 SECOND_NS = 10**9
 MINUTE_NS = 60 * SECOND_NS
@@ -157,3 +158,79 @@ async def test_at_a_time_the_samples_are_those_of_that_time_and_not_of_the_last_
     sample = page["nodes"][0]["devices"][0]["sample"]
     assert (sample["memory_used_mib"], sample["age_ms"]) == (20, 27_000)
     assert (await get(http, f"/v1/jobs/{job}", at="-3s"))["elapsed_ms"] == 7_000
+
+
+async def test_what_has_no_past_says_why(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    job = await submit(harness, 1)
+    for path, why in (("logs", "kept as a whole"), ("wait", "what is past has happened")):
+        async with http.get(f"/v1/jobs/{job}/{path}", params={"at": "1"}) as answer:
+            [error] = (await answer.json(content_type=None))["errors"]
+            assert (answer.status, error["pointer"]) == (400, "at")
+            assert why in error["detail"]
+
+
+# -- diff -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_diff_tells_what_became_of_everything(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    first, waits = await submit(harness, 8), await submit(harness, 8)
+    before = len(harness.log.entries)
+    await harness.decide()
+    await harness.start(first)
+    await harness.append(QueueConfigured(QueueSpec("research", weight=2), "ada"))
+    await harness.append(PolicyChanged(Policy(order="fifo"), "ada"))
+    found = await get(http, "/v1/diff", **{"from": before})
+    assert (found["before"]["sequence"], found["after"]["sequence"]) == (before, len(harness.log.entries))
+    assert found["what"] == {"started": 1}
+    [job] = found["jobs"]
+    assert (job["id"], job["before"]["state"], job["after"]["state"]) == (first, "PENDING", "RUNNING")
+    assert job["after"]["place"] == [{"node": "node-1", "devices": list(range(8))}]
+    [devices] = found["devices"]
+    assert (devices["devices"], devices["before"]["jobs"], devices["after"]["jobs"]) == (list(range(8)), [], [first])
+    default, research = found["queues"]
+    assert (default["name"], default["before"]["pending"], default["after"]["pending"]) == ("default", 2, 1)
+    assert (default["before"]["devices_held_milli"], default["after"]["devices_held_milli"]) == (0, 8000)
+    assert (research["name"], research["before"]) == ("research", None)
+    assert found["policy"] == [{"field": "order", "before": "priority", "after": "fifo"}]
+    assert waits not in [each["id"] for each in found["jobs"]]
+    back = await get(http, "/v1/diff", **{"from": "now", "to": before})
+    assert (back["swapped"], back["before"], back["jobs"]) == (True, found["before"], found["jobs"])
+    nothing = await get(http, "/v1/diff", **{"from": before, "to": before})
+    assert [nothing[kind] for kind in ("jobs", "nodes", "devices", "queues", "policy")] == [[]] * 5
+
+
+async def test_a_diff_counts_those_that_came_and_left_in_between(harness: Harness, http: aiohttp.ClientSession) -> None:
+    await harness.add_node("node-1")
+    waited = await submit(harness, 8)
+    before = len(harness.log.entries)
+    await harness.decide()
+    await harness.start(waited)
+    await harness.end(waited)
+    passing = [await submit(harness, 1) for _ in range(3)]
+    await harness.decide()
+    for job in passing:
+        await harness.start(job)
+        await harness.end(job, 1)
+    last = await submit(harness, 16)
+    await hours_pass(harness)
+    found = await get(http, "/v1/diff", **{"from": before, "limit": 2})
+    assert found["what"] == {"came": 4, "ended": 4, "started": 4}
+    assert found["ended"] == {"COMPLETED": 1, "FAILED": 3}
+    assert (found["jobs_changed"], [job["id"] for job in found["jobs"]]) == (5, [last, passing[2]])
+    assert found["jobs"][1]["before"] is None
+    every = await get(http, "/v1/diff", **{"from": before})
+    assert [job["id"] for job in every["jobs"]] == [last, *reversed(passing), waited]
+
+
+@pytest.mark.parametrize(
+    ("query", "name"), [({}, "from"), ({"from": "tomorrow"}, "from"), ({"from": "1", "to": "0"}, "to")]
+)
+async def test_a_diff_of_no_moments_says_which(
+    harness: Harness, http: aiohttp.ClientSession, query: dict[str, str], name: str
+) -> None:
+    await harness.add_node("node-1")
+    async with http.get("/v1/diff", params=query) as answer:
+        assert answer.status == 400
+        assert (await answer.json(content_type=None))["errors"][0]["pointer"] == name

@@ -1,0 +1,90 @@
+"""The past on the command line: at with one word or two, what has no past, and diff."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from api_harness import Background
+from click.testing import Result
+
+Muster = Callable[..., Result]
+
+
+async def run_to_start(harness: object, job: int) -> None:
+    await harness.decide()  # type: ignore[attr-defined]
+    await harness.start(job)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", [("now",), ("-0s",), ("2",)])
+def test_at_takes_a_moment_of_one_word(muster: Muster, words: tuple[str, ...]) -> None:
+    muster("submit", "--gpus", "1", "--name", "early", "--", "true")
+    shown = muster("at", *words, "queue")
+    assert (shown.exit_code, "early" in shown.output) == (0, True)
+
+
+def test_at_takes_a_moment_of_two_words(muster: Muster) -> None:
+    for when in (("yesterday", "14:05"), ("2026-01-31", "14:05:00"), ("2026-01-31", "14:05:00", "UTC"), ("yesterday",)):
+        result = muster("at", *when, "queue")
+        assert result.exit_code == 2
+        assert f"{' '.join(when)} is before the first entry of the log" in result.stderr
+
+
+def test_what_is_no_moment_is_told_with_the_forms(muster: Muster) -> None:
+    result = muster("at", "tomorrow", "queue")
+    assert result.exit_code == 2
+    assert "'tomorrow' is no moment: write a sequence (1042), a time" in result.stderr
+    assert "what is to be run as of yesterday 14:05?" in muster("at", "yesterday", "14:05").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [("logs", "kept as a whole"), ("wait", "muster show"), ("audit", "--from"), ("submit", "reading commands can")],
+)
+def test_what_cannot_be_run_in_the_past_says_what_can(muster: Muster, command: str, step: str) -> None:
+    result = muster("at", "1", command, "2")
+    assert result.exit_code == 2
+    assert f"{command} cannot be run in the past" in result.stderr
+    assert step in result.stderr
+
+
+def test_top_of_a_past_moment_is_one_picture(muster: Muster, server: Background) -> None:
+    muster("submit", "--gpus", "8", "--name", "big", "--", "true")
+    before = len(server.harness.log.entries)
+    server.do(lambda harness: run_to_start(harness, 2))
+    assert "devices 8 held" in muster("top", "--once").output
+    shown = muster("at", str(before), "top").output
+    assert "devices 0 held" in shown
+    assert f"as it was after entry {before}; no samples are kept" in shown
+    told = json.loads(muster("top", "--at", str(before), "--json").output)
+    assert (told["sequence"], told["unsampled"], told["waiting"]) == (before, "no samples are kept", 1)
+
+
+def test_nodes_say_where_samples_of_then_are_gone(muster: Muster) -> None:
+    assert muster("at", "1", "nodes", "node-1").stderr == "muster: no samples are kept\n"
+    assert muster("at", "1", "nodes").stderr == ""
+    assert muster("nodes", "node-1").stderr == ""
+
+
+def test_diff_shows_jobs_devices_and_queues_in_tables(muster: Muster, server: Background) -> None:
+    muster("submit", "--gpus", "4", "--name", "big", "--", "true")
+    server.do(lambda harness: run_to_start(harness, 2))
+    lines = [line.split() for line in muster("diff", "2", "now").output.splitlines()]
+    assert lines[0][:3] == ["from", "entry", "2,"]
+    assert ["jobs", "1", "started"] in lines
+    job = next(line for line in lines if line[:1] == ["2"])
+    assert job[2:] == ["big", "default", "4", "PENDING", "RUNNING", "started", "node-1[0-3]"]
+    assert ["node-1", "0-3", "jobs", "-", "2"] in lines
+    assert ["default", "pending", "1", "0"] in lines
+    assert ["default", "held", "0", "4"] in lines
+    told = json.loads(muster("diff", "2", "--json").output)
+    assert [change["id"] for change in told["jobs"]] == [2]
+
+
+def test_diff_of_one_moment_with_itself_and_of_too_many(muster: Muster) -> None:
+    muster("submit", "--gpus", "4", "--", "true")
+    assert muster("diff", "2", "2").output.splitlines()[-1].split() == ["changed", "nothing"]
+    assert "given last, but the earlier one" in muster("diff", "now", "1").output
+    result = muster("diff", "1", "2", "3")
+    assert (result.exit_code, "'3' is left over" in result.stderr) == (2, True)
+    assert "-1h30m is before the first entry" in muster("diff", "-1h30m", "now").stderr
+    assert "--limit" in muster("diff", "--help").output
