@@ -55,7 +55,7 @@ class _Line(msgspec.Struct, gc=False):
     timestamp_ns: _Whole
     subject: str
     chain: str
-    payload: msgspec.Raw | None = None
+    payload: msgspec.Raw = msgspec.Raw()
     payload_base64: str | None = None
 
 
@@ -103,7 +103,7 @@ def _reads_back(line: bytes, payload: bytes) -> bool:
         found = _decode_line(line)
     except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         return False
-    return found.payload is not None and bytes(found.payload) == payload and found.payload_base64 is None
+    return bytes(found.payload) == payload and found.payload_base64 is None
 
 
 def with_chains(entries: Iterable[Entry], chain: bytes) -> Iterator[MirrorRow]:
@@ -215,7 +215,7 @@ class ExportSource:
         try:
             found = _decode_line(line)
             coded = found.payload_base64
-            payload = bytes(found.payload or b"") if coded is None else base64.b64decode(coded, validate=True)
+            payload = bytes(found.payload) if coded is None else base64.b64decode(coded, validate=True)
             chain = bytes.fromhex(found.chain)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise HoleError(f"{where}, where entry {due} is due, is no entry: {error}", due) from error
