@@ -13,6 +13,8 @@ from muster.events.numbers import ranges
 _ORDER: Final = ("came", "placed", "started", "preempted", "requeued", "stopping", "ended", "changed")
 _JOB_TITLES: Final = ("JOBID", "USER", "NAME", "QUEUE", "GPUS", "THEN", "NOW", "WHAT", "WHERE")
 _JOB_SPARE: Final = ("QUEUE", "NAME", "USER")
+_LEAST: Final = 24
+"""The letters of WHERE for which others are left out."""
 _NODE_TITLES: Final = ("NODE", "DEVICES", "WHAT", "THEN", "NOW")
 _RULE_TITLES: Final = ("QUEUE", "WHAT", "THEN", "NOW")
 _NODE_WORDS: Final = {"incarnation": "agent's life", "memory_mib": "memory"}
@@ -25,7 +27,9 @@ def diff_text(found: Json, day: str, width: int) -> str:
     nodes = sorted([*_node_rows(found["nodes"]), *_device_rows(found["devices"])], key=itemgetter(0))
     rules = [*_queue_rows(found["queues"]), *(("(policy)", *row) for row in _field_rows(found["policy"]))]
     tables = [
-        render(_JOB_TITLES, list(map(_job_row, found["jobs"])), width=width, spare=_JOB_SPARE) if found["jobs"] else "",
+        render(_JOB_TITLES, list(map(_job_row, found["jobs"])), width=width, spare=_JOB_SPARE, least=_LEAST)
+        if found["jobs"]
+        else "",
         render(_NODE_TITLES, nodes, width=width) if nodes else "",
         render(_RULE_TITLES, rules, width=width) if rules else "",
     ]
@@ -55,7 +59,7 @@ def _head(found: Json, day: str, *, is_all: bool) -> str:
 
 
 def _entry(entry: Json, day: str) -> str:
-    return f"entry {entry['sequence']}" + (f", {moment(entry['time'], day)} UTC" if entry["time"] else "")
+    return (f"{moment(entry['time'], day)} UTC, " if entry["time"] else "") + f"entry {entry['sequence']}"
 
 
 def _job_row(job: Json) -> tuple[object, ...]:

@@ -29,7 +29,7 @@ PASSING_MOST: Final = 5000
 
 
 class EntryView(msgspec.Struct, frozen=True):
-    """A moment: the last entry by then, and when that was."""
+    """A moment: the last entry by then, and the time that was asked for, or where it was none, that entry's."""
 
     sequence: int
     time: str | None
@@ -79,19 +79,16 @@ async def show_diff(request: web.Request) -> web.Response:
     limit = integer(request, "limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
     if "from" not in request.query:
         raise bad_parameter("from", "it is needed: the moment to compare with, such as -10m")
-    asked = [
-        await placed(service, request.query["from"], "from"),
-        await placed(service, request.query.get("to", "now"), "to"),
-    ]
-    first, second = sorted(sequence for sequence, _ in asked)
+    asked = [await placed(service, request.query.get(name, "now"), name) for name in ("from", "to")]
+    (first, first_ns), (second, second_ns) = sorted(asked)
     before, after = (await service.past.state_at(first)).cluster, (await service.past.state_at(second)).cluster
     left, passed_over = await _left(service, before.state, after.state)
     found = await beside_the_loop(lambda: difference(before.state, after.state, left))
     view = DiffView(
         sequence=second,
-        before=_entry_view(before.state),
-        after=_entry_view(after.state),
-        swapped=asked[0][0] > asked[1][0],
+        before=_entry_view(before.state, first_ns),
+        after=_entry_view(after.state, second_ns),
+        swapped=asked[0] > asked[1],
         jobs_changed=len(found.jobs),
         passed_over=passed_over,
         what=_counts(word.partition(" ")[0] for change in found.jobs for word in change.what),
@@ -130,8 +127,8 @@ def _counts(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(words).items()))
 
 
-def _entry_view(state: State) -> EntryView:
-    return EntryView(state.sequence, rfc3339_or_none(state.timestamp_ns))
+def _entry_view(state: State, time_ns: int) -> EntryView:
+    return EntryView(state.sequence, rfc3339_or_none(max(time_ns, state.timestamp_ns)))
 
 
 def _queue_changes(before: Cluster, after: Cluster) -> list[QueueChange]:

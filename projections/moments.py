@@ -73,6 +73,11 @@ def parse_time_ns(text: str) -> int | None:
     return _ns(moment) + int((fraction or "").ljust(9, "0"))
 
 
+def second_text(time_ns: int) -> str:
+    """A time as lists print it, with its date: `2026-01-31 14:05:00 UTC`."""
+    return f"{_EPOCH + timedelta(seconds=time_ns // _SECOND_NS):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def take_moment(words: list[str]) -> tuple[str, list[str]]:
     """The moment that a command line's words begin with, which may be two of them (`yesterday 14:05`), and the words
     behind it. Whether it is one is not looked at. Raises ValueError where there are no words."""

@@ -13,7 +13,7 @@ from typing import Final
 from muster.events.log import Log
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import CHUNK, Mirror, Snapshot
-from muster.projections.moments import MomentError, parse_moment
+from muster.projections.moments import MomentError, parse_moment, second_text
 from muster.projections.replay import collector_at_rest, fold_at, snapshot_of
 from muster.projections.schema import StoreError
 from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
@@ -32,12 +32,16 @@ async def resolve_moment(store: Store, log: Log, at: str, now_ns: int) -> int:
         return await _check_sequence(store, log, named.sequence)
     sequence = await _sequence_at(store, log, named.time_ns)
     if sequence <= store.origin:
-        raise MomentError(f"{at} is before the first entry of the log{_window(store)}")
+        raise MomentError(f"{at} is before the first entry of the log{await _beginning(store, log)}")
     return sequence
 
 
-def _window(store: Store) -> str:
-    return f" here, which is {store.origin + 1}" if store.origin else ""
+async def _beginning(store: Store, log: Log) -> str:
+    """Which the first entry is, where it is not 1, and of when."""
+    first = store.origin + 1
+    entries = await store.read(first, 1) or await log.read(first, 1)
+    which = f" here, {first}" if store.origin else ""
+    return f"{which}, which is of {second_text(entries[0].timestamp_ns)}" if entries else which
 
 
 async def _check_sequence(store: Store, log: Log, sequence: int) -> int:

@@ -144,7 +144,7 @@ async def test_moments_are_sequences_times_and_spans(store: Store, log: MemoryLo
         ("2999-01-01T00:00:00Z", "future"),
         ("1970-01-01T00:16:40Z", "before the first entry"),
         ("1969-12-31T23:59:59Z", "before the first entry"),
-        ("-99999d", "before the first entry"),
+        ("-99999d", "before the first entry of the log, which is of 1970-01-01 00:16:40 UTC"),
         ("2026-13-01T00:00:00Z", "no time"),
         ("1970-01-01 00:16:39", "before the first entry"),
         ("tomorrow", "no moment: write a sequence .1042., a time"),
