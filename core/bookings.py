@@ -92,20 +92,3 @@ class Bookings:
         early = {other: slot for other, slot in self.made.items() if slot.at < until}
         there = [other for other, slot in early.items() if any(share.node in nodes for share in slot.found.shares)]
         return there or list(early)
-
-    def awaited(self, slot: Slot) -> list[int]:
-        """Whose devices a slot has, once they are free: those that run there, were started there, or are booked there
-        before it."""
-        draft, cluster = self._draft, self._draft.cluster
-        wanted = {(share.node, index) for share in slot.found.shares for index in share.devices}
-        nodes = {share.node for share in slot.found.shares}
-        holding = [(job_id, claim[0]) for job_id, claims in draft.started.items() for claim in claims]
-        holding += [
-            (job_id, share) for job_id, each in self.made.items() if each.at < slot.at for share in each.found.shares
-        ]
-        for name in nodes:
-            for (job_id, _), worker in cluster.workers_on[name].items():
-                holding.append((job_id, cluster.share_of(cluster.state.jobs[job_id], worker)))
-        return sorted(
-            {job_id for job_id, share in holding if any((share.node, index) in wanted for index in share.devices)}
-        )

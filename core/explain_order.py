@@ -132,19 +132,6 @@ def _booked(turn: Turn, bookings: Bookings) -> Iterator[Reason]:
     if turn.found is None or turn.spared is not None:
         return
     others = bookings.in_the_way(turn.job, frozenset(share.node for share in turn.found.shares))
-    if not others:
-        slot = bookings.slot_of(turn.asker, turn.asker.excluded)
-        if slot is not None:
-            at, awaited = max(turn.now_at, slot.at), bookings.awaited(slot)
-            kept = since("on as few nodes as hold it, which", at, turn.now_at)
-            yield Reason(
-                "order",
-                f"behind {jobs_named(awaited)}, for a place {kept}",
-                jobs=awaited[:LISTED],
-                jobs_count=len(awaited),
-                at=at,
-            )
-        return
     first = min(others, key=lambda job_id: bookings.made[job_id].at)
     at = max(turn.now_at, bookings.made[first].at)
     kept = since(_booked_place(bookings, first), at, turn.now_at)

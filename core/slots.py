@@ -2,7 +2,7 @@
 
 Of the places at the earliest time the first is taken, in an order of nodes that is always the same. So a job that
 starts where it was booked moves nobody else: whoever was booked is given the same time again by every later pass, while
-everything ends when it is expected to.
+everything ends when it is expected to. Only a gang that any split will do for may start before, on what is free.
 """
 
 from bisect import insort
@@ -78,16 +78,17 @@ class Slots:
                 where = shares[0].node if len(shares) == 1 else f"{len(shares)} nodes"
                 best = Slot(at, Allotment(shares, f"the first with room until it ends: {where}"))
                 if at == AT_ONCE:
-                    break
-        return best or self._scattered(demand, excluded, lasts_ns)
+                    return best
+        return self._scattered(demand, excluded, lasts_ns) or best
 
     def _scattered(self, demand: Demand, excluded: frozenset[str], lasts_ns: int) -> Slot | None:
-        """Room at once for a gang that any split will do for, whatever each node has: for one whose place on few nodes
-        becomes free nobody knows when."""
+        """Room at once for a gang that any split will do for: whatever each node has."""
         if not demand.gpus or not (demand.nodes == "any" or (demand.nodes is None and demand.gpus > self._largest)):
             return None
         for of_model in self._of_model:
             if demand.models and of_model.model not in demand.models:
+                continue
+            if demand.exclusive and self._draft.room.models[of_model.model].idle_devices < demand.gpus:
                 continue
             for group in self._together(of_model, demand):
                 shares = self._pick(group, demand, excluded, lasts_ns)
