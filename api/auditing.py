@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Final
 
 import msgspec
@@ -20,6 +21,8 @@ from muster.projections.audit_sources import LogSource
 from muster.projections.mirror import Mirror
 
 AUDITING: Final = web.AppKey("auditing", asyncio.Lock)
+MIRROR_WAIT_S: Final = 5.0
+LOOK_S: Final = 0.02
 TELL_S: Final = 0.5
 """How often progress is told."""
 
@@ -63,6 +66,9 @@ class _Running:
     def _work(self, loop: asyncio.AbstractEventLoop) -> AuditReport:
         asked = self._asked
         with Mirror(self._service.store.path) as mirror:
+            deadline_s = time.monotonic() + MIRROR_WAIT_S  # it is written a moment after the fold
+            while asked.source == "mirror" and mirror.position() < (asked.last or 0) and time.monotonic() < deadline_s:
+                time.sleep(LOOK_S)
             source = mirror if asked.source == "mirror" else LogSource(self._service.log, loop, mirror)
             return audit(source, asked.first, asked.last, expect=asked.expect, progress=self._check)
 
