@@ -17,7 +17,7 @@ from muster.api.whatif_view import WhatIfView, view_of
 from muster.events.log import Entry
 from muster.projections.branch import BranchError
 from muster.projections.mirror import Mirror
-from muster.projections.replay import fold_at
+from muster.projections.replay import collector_at_rest, fold_at
 from muster.projections.schema import StoreError
 from muster.projections.whatif import Changes, WhatIfError, what_if
 
@@ -49,13 +49,13 @@ def reply_to(question: Question) -> Reply:
     """Work it out."""
     begun = time.perf_counter()
     try:
-        with Mirror(Path(question.path)) as mirror:
+        with collector_at_rest(), Mirror(Path(question.path)) as mirror:
             end = min(mirror.position(), question.last + LATER_MOST)
             start = fold_at(mirror, question.first)
             window = _entries(mirror, question.first + 1, question.last)
             later = _entries(mirror, question.last + 1, end)
-        span_ns = question.began_ns, question.until_ns
-        outcome = what_if(start, window, later, question.changes, span_ns=span_ns)
+            span_ns = question.began_ns, question.until_ns
+            outcome = what_if(start, window, later, question.changes, span_ns=span_ns)
     except WhatIfError as error:
         return Reply(error=str(error), refused=True)
     except (BranchError, StoreError) as error:

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import growth, openb, placement, policies, replay, service, simulation, timetravel
+from bench import growth, openb, placement, policies, replay, service, simulation, timetravel, whatif
 from bench.table import Row, as_markdown
 
 
@@ -22,7 +22,7 @@ async def main() -> None:
         default=[100_000, 1_000_000],
         help="entries of the logs whose past is visited; 10000000 takes half an hour, and 6 GB in TMPDIR",
     )
-    groups = ("placement", "policies", "growth", "openb", "simulation", "replay", "timetravel", "service")
+    groups = ("placement", "policies", "growth", "openb", "simulation", "replay", "timetravel", "service", "whatif")
     parser.add_argument("--only", choices=groups, help="one group of measurements")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -39,6 +39,7 @@ async def main() -> None:
         rows += await timetravel.measure(arguments.past_entries)
     if arguments.only in (None, "service"):
         rows += [*await service.measure(), *await service.bursts()]
+    rows += await whatif.measure() if arguments.only in (None, "whatif") else []
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     sys.stdout.write(f"{machine}\n\n{as_markdown(rows)}\n")
 

@@ -12,9 +12,9 @@ from bench.table import Row
 from muster.projections.moments import parse_time_ns
 
 CLUSTER: Final = "1x4xA100-80GB"
-JOBS: Final = 60
+JOBS: Final = 40
 SECONDS: Final = (1.0, 6.0)
-ARRIVALS_S: Final = 20.0
+ARRIVALS_S: Final = 15.0
 SEED: Final = 1
 WAIT_S: Final = 300
 

@@ -20,7 +20,7 @@ from muster.events.subjects import subject_of, writer_class
 from muster.projections.audit_passes import basis_of
 from muster.projections.course import Course
 from muster.projections.decision_subjects import decision_subject
-from muster.projections.facts import Facts, Outside
+from muster.projections.facts import OBSERVED, Facts, Outside
 from muster.projections.fold import Fold
 from muster.projections.scheduler import CLOCK_GAP_NS, CLOCK_REST_NS
 from muster.projections.virtual_agents import Ids, VirtualAgents
@@ -115,6 +115,9 @@ class Branch:
                 decided_ns = ENDLESS
                 self._command(decisions, now_ns)
             while come < len(outside) and outside[come].timestamp_ns <= now_ns:
+                if decided_ns < ENDLESS and isinstance(outside[come].event, OBSERVED):
+                    decided_ns = ENDLESS  # the leader has one append in flight: its news comes after its pass
+                    self._command(decisions, now_ns)
                 self._happen(outside[come], facts, is_dropped)
                 come += 1
             for report in agents.reports(now_ns):

@@ -9,22 +9,13 @@ from typing import Final
 
 import msgspec
 
+from muster.core.cluster import Cluster
 from muster.core.fragmentation import DeviceLeft, Measure
 from muster.core.state import Job
+from muster.events import types as t
 from muster.events.binding import WHOLE_COMPUTE
 from muster.events.log import Entry
 from muster.events.subjects import kebab
-from muster.events.types import (
-    NodeCordoned,
-    NodeDegraded,
-    NodeLost,
-    NodeRecovered,
-    NodeRegistered,
-    NodeRestored,
-    NodeSuspected,
-    NodeUncordoned,
-    StopFailed,
-)
 from muster.projections.accounts import Totals, totals
 from muster.projections.fold import Fold
 
@@ -34,10 +25,12 @@ Placing = tuple[tuple[str, tuple[int, ...]], ...]
 _NODE_NEWS: Final = frozenset(
     kebab(kind.__name__)
     for kind in (
-        NodeCordoned, NodeDegraded, NodeLost, NodeRecovered, NodeRegistered, NodeRestored, NodeSuspected,
-        NodeUncordoned, StopFailed,
+        t.NodeRegistered, t.NodeCordoned, t.NodeUncordoned, t.NodeDegraded, t.NodeRestored, t.NodeSuspected,
+        t.NodeRecovered, t.NodeLost, t.StopFailed, t.DeviceFaulted, t.DeviceRecovered, t.DeviceCordoned,
+        t.DeviceUncordoned, t.DeviceReadmitted, t.ForeignUsageChanged,
     )
 )  # fmt: skip
+"""What changes the room of nodes beside the coming and going of jobs."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -76,6 +69,8 @@ class Course:
         self._total = 0
         self._capacity = 0
         self._away: list[str] = []  # nodes that take no work and may hold some
+        self._idle: Final[dict[str, tuple[int, int]]] = {}  # node that takes work → idle there, and useless
+        self._stale: Final[set[str]] = set()  # nodes of which that is to be found anew
         fold.touched.clear()
         for job in state.jobs.values():
             self.before[job.id] = totals(job, self.began_ns)
@@ -162,6 +157,7 @@ class Course:
             for name, milli in nodes.items():
                 self._held_on[name] = self._held_on.get(name, 0) + sign * milli
                 self._total += sign * milli
+                self._stale.add(name)
         if held:
             self._held[job.id] = held
         else:
@@ -171,6 +167,7 @@ class Course:
         nodes = self._fold.cluster.state.nodes.values()
         self._capacity = sum(len(node.inventory.devices) * WHOLE_COMPUTE for node in nodes if node.available)
         self._away = [node.name for node in nodes if not node.available]
+        self._stale.update(self._fold.cluster.state.nodes)
 
     def _sample(self) -> Sample:
         idle, useless = self._fragmentation()
@@ -178,18 +175,23 @@ class Course:
 
     def _fragmentation(self) -> tuple[int, int]:
         """What is idle on the nodes that take work, and what of it the expected work cannot use."""
-        measure, cluster = self._measure, self._fold.cluster
+        measure = self._measure
         if measure is None or not measure.total:
             return 0, 0
-        idle = useless = 0
-        for name, node in cluster.state.nodes.items():
-            if not node.available:
-                continue
-            room = cluster.room_now(name)
-            devices = room.inventory.devices
-            single = room.ailments.single
-            kinds = [measure.kind(each, single=each.index in single) for each in devices]
-            left = tuple(sorted(map(DeviceLeft, kinds, room.device_compute, room.device_memory_mib)))
-            idle += sum(room.device_compute)
-            useless += measure.amount(room.cpus, left)
-        return idle, useless // measure.total
+        for name in sorted(self._stale):
+            if self._fold.cluster.state.nodes[name].available:
+                self._idle[name] = _idle_on(self._fold.cluster, name, measure)
+            else:
+                self._idle.pop(name, None)
+        self._stale.clear()
+        found = self._idle.values()
+        return sum(idle for idle, _ in found), sum(useless for _, useless in found) // measure.total
+
+
+def _idle_on(cluster: Cluster, name: str, measure: Measure) -> tuple[int, int]:
+    """What is idle on a node, and what of it is useless times the mix's weight."""
+    room = cluster.room_now(name)
+    single = room.ailments.single
+    kinds = [measure.kind(device, single=device.index in single) for device in room.inventory.devices]
+    left = tuple(sorted(map(DeviceLeft, kinds, room.device_compute, room.device_memory_mib)))
+    return sum(room.device_compute), measure.amount(room.cpus, left)
