@@ -21,7 +21,7 @@ from muster.api.clients import CLIENTS, Clients, connections_limit
 from muster.api.http_types import Handler
 from muster.api.parameters import check_names
 from muster.api.problems import ApiError, no_such
-from muster.api.routes import QUERIES, ROUTES, TIMELESS
+from muster.api.routes import QUERIES, ROUTES, TIMELESS, WRITERS
 from muster.api.service import SERVICE, Service
 from muster.api.whatif import ASKING
 from muster.events.log import LogError
@@ -110,6 +110,12 @@ def _check_content(request: web.Request) -> None:
         )
 
 
+def _check_writable(service: Service) -> None:
+    if service.read_only:
+        step = "send it to the server of the cluster itself"
+        raise ApiError(409, "read_only", "nothing can be written here", detail=service.read_only, next_step=step)
+
+
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check the request, turn whatever goes wrong into a problem, and say for which sequence the answer stands."""
@@ -125,6 +131,8 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
         _check_origin(request)
         _check_content(request)
         called = request.match_info.handler
+        if called in WRITERS:
+            _check_writable(request.app[SERVICE])
         if (known := QUERIES.get(called)) is not None:
             check_names(request, known, TIMELESS.get(called, ""))
         return await handler(request)

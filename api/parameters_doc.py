@@ -39,6 +39,27 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "integer", "enum": [0, 1]},
     },
     "from": {"description": "The moment at which it begins, as for `at`.", "schema": {"type": "string"}},
+    "job": {"description": "Only what concerns this job.", "schema": {"type": "integer", "minimum": 1}},
+    "node": {"description": "Only what concerns this node.", "schema": {"type": "string"}},
+    "kind": {
+        "description": "Only these types of events, separated by commas: `JobAllocated`, `job-allocated`.",
+        "schema": {"type": "string"},
+    },
+    "all": {
+        "description": "1 for what only follows from other entries too: commands, and time going by.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
+    "name": {"description": "Only jobs with this in their name.", "schema": {"type": "string"}},
+    "since": {"description": "Only jobs submitted (with `ended`, ended) from then on.", "schema": {"type": "string"}},
+    "until": {"description": "Only jobs submitted (with `ended`, ended) until then.", "schema": {"type": "string"}},
+    "ended": {
+        "description": "1 for jobs that have ended, by the time of their end.",
+        "schema": {"type": "integer", "enum": [0, 1]},
+    },
+    "by": {
+        "description": "Sums instead of jobs.",
+        "schema": {"type": "string", "enum": ["user", "queue", "state", "day"]},
+    },
     "to": {"description": "The moment at which it ends, as for `at`.", "schema": {"type": "string"}},
     "source": {
         "description": "What is audited: the log, or this server's mirror of it.",

@@ -87,7 +87,7 @@ def known_queue(moment: Moment, name: str) -> str:
     return name
 
 
-def _phases_of(request: web.Request) -> tuple[JobPhase, ...]:
+def phases_of(request: web.Request) -> tuple[JobPhase, ...]:
     """The states asked for, by names or codes in any case; () = all."""
     text = request.query.get("state", "")
     names = [name for name in (word.strip().upper() for word in text.split(",")) if name]
@@ -102,7 +102,7 @@ def _query_of(request: web.Request, limit: int) -> JobQuery:
     return JobQuery(
         user=request.query.get("user", ""),
         queue=request.query.get("queue", ""),
-        phases=_phases_of(request),
+        phases=phases_of(request),
         before=integer(request, "after", 0, 0),
         limit=integer(request, "limit", limit, 1, PAGE_LIMIT),
     )
@@ -112,7 +112,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     """Jobs, newest first, page by page."""
     query = _query_of(request, PAGE_DEFAULT)
     moment = await moment_of(request)
-    matching = (job for job in reversed(moment.state.jobs.values()) if _matches(job, query))
+    matching = (job for job in reversed(moment.state.jobs.values()) if query.matches(job))
     rows = [job_row(job, moment.now_ns) for job in islice(matching, query.limit)]
     least = rows[-1].id if len(rows) == query.limit else 0
     rows += await _forgotten(request.app[SERVICE], query, moment, least)
@@ -122,15 +122,6 @@ async def list_jobs(request: web.Request) -> web.Response:
         known_queue(moment, query.queue)
     following = page[-1].id if len(page) == query.limit else None
     return answer(JobPage(moment.state.sequence, page, following), moment.state.sequence)
-
-
-def _matches(job: Job, query: JobQuery) -> bool:
-    return (
-        (not query.before or job.id < query.before)
-        and (not query.user or job.user == query.user)
-        and (not query.queue or job.spec.queue == query.queue)
-        and (not query.phases or job.phase in query.phases)
-    )
 
 
 async def _forgotten(service: Service, query: JobQuery, moment: Moment, least: int) -> list[JobRow]:
@@ -171,7 +162,7 @@ async def show_queue(request: web.Request) -> web.Response:
     query = _query_of(request, PAGE_LIMIT)
     moment = await moment_of(request)
     filtered = bool(query.user or query.queue or query.phases)
-    wanted = (lambda job: _matches(job, query)) if filtered else None
+    wanted = query.matches if filtered else None
     if query.queue:
         known_queue(moment, query.queue)
     with moment.as_of_now() as cluster:

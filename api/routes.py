@@ -10,10 +10,12 @@ from muster.api import (
     diffing,
     documents,
     explaining,
+    history,
     insight,
     logs,
     queues,
     reading,
+    replaying,
     streams,
     submissions,
     whatif,
@@ -21,6 +23,7 @@ from muster.api import (
 from muster.api.configuring import PolicySet, QueuesChanged
 from muster.api.cordons import CordonSet
 from muster.api.explaining import ExplainView
+from muster.api.history import HistoryView
 from muster.api.http_types import Handler
 from muster.api.log_views import AuditView, EventPage
 from muster.api.node_views import NodeAnswer, NodePage
@@ -73,6 +76,7 @@ class Route(NamedTuple):
 
 READ: Final = ("at", "min_seq")
 PAGE: Final = ("after", "limit")
+WINDOW: Final = ("from", "to", "min_seq")
 STREAM: Final = (*READ, *PAGE, "follow", "Accept", "Last-Event-ID")
 WRITE: Final = ("Muster-User",)
 
@@ -157,6 +161,17 @@ ROUTES: Final = (
     ),
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),
     Route(
+        "GET", "/v1/replay", replaying.replay, "The log as a story", "application/x-ndjson",
+        (*WINDOW, "job", "user", "queue", "node", "kind", "all"),
+    ),
+    Route(
+        "GET", "/v1/export", replaying.export, "The log as a file that proves itself", "application/x-ndjson", WINDOW,
+    ),
+    Route(
+        "GET", "/v1/history", history.show_history, "Jobs of all times, and what they took", HistoryView,
+        ("user", "queue", "state", "name", "since", "until", "ended", "by", *PAGE, *READ),
+    ),
+    Route(
         "GET", "/v1/audit", auditing.run_audit, "Fold and decide everything again", AuditView,
         ("from", "to", "expect", "source"), problems=(503,),
     ),
@@ -179,3 +194,6 @@ QUERIES: Final = {route.handler: route.query for route in ROUTES}
 
 TIMELESS: Final = {route.handler: route.timeless for route in ROUTES}
 """Handler → why there is no past of what it answers ("" = nobody would ask)."""
+
+WRITERS: Final = frozenset(route.handler for route in ROUTES if WRITE[0] in route.parameters)
+"""The handlers that write to the log."""

@@ -53,6 +53,7 @@ class Service:
     outputs: Outputs
     submitter: Submitter
     samples: LastSamples
+    read_only: str = ""  # why nothing can be written here; the present is then the last entry's time
     configuring: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from looking at what people set to a change
 
     @property
@@ -64,6 +65,10 @@ class Service:
     def state(self) -> State:
         """The live state."""
         return self.follower.fold.cluster.state
+
+    def now_ns(self) -> int:
+        """The present: at least the last entry's time."""
+        return self.state.timestamp_ns if self.read_only else max(time.time_ns(), self.state.timestamp_ns)
 
     async def entries(self, first: int, limit: int) -> list[Entry]:
         """Folded entries from `first` on; fewer than `limit` only where there are no more."""
@@ -121,7 +126,7 @@ async def moment_of(request: web.Request) -> Moment:
     await see_minimum(request)
     text = request.query.get("at")
     if text is None:
-        return Moment(service.cluster, max(time.time_ns(), service.state.timestamp_ns), past=False)
+        return Moment(service.cluster, service.now_ns(), past=False)
     sequence, time_ns = await placed(service, text)
     cluster = (await service.past.state_at(sequence)).cluster
     return Moment(cluster, max(time_ns, cluster.state.timestamp_ns), past=True)
@@ -129,7 +134,7 @@ async def moment_of(request: web.Request) -> Moment:
 
 async def placed(service: Service, text: str, name: str = "at") -> tuple[int, int]:
     """The sequence that the moment of a parameter of that `name` names, and where it is a time, that time (else 0)."""
-    now_ns = time.time_ns()
+    now_ns = service.now_ns()
     try:
         return await service.past.resolve(text, now_ns), parse_moment(text, now_ns).time_ns
     except MomentError as error:

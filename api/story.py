@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 
 from muster.api.event_text import settings
+from muster.api.log_views import UNREADABLE
 from muster.api.story_words import (
     ENDS,
     FAULT_ACTIONS,
@@ -41,7 +42,7 @@ ASIDES: Final = (t.StartWorker, t.StopWorker, t.ClockAdvanced)
 
 
 class Told(NamedTuple):
-    """What an entry says. `kind` is its event's type ("unreadable" where it is none); the names are of all that it
+    """What an entry says. `kind` is its event's type (UNREADABLE where it is none); the names are of all that it
     concerns."""
 
     kind: str
@@ -75,7 +76,7 @@ class Teller:
         known = [self._state.jobs[job] for job in jobs if job in self._state.jobs]
         actor = getattr(event, "user", "")
         return Told(
-            kind="unreadable" if event is None else type(event).__name__,
+            kind=UNREADABLE if event is None else type(event).__name__,
             text="; ".join([text, *consequences]),
             aside=isinstance(event, ASIDES),
             jobs=frozenset(jobs),

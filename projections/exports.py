@@ -10,7 +10,6 @@ import base64
 import binascii
 import gzip
 import lzma
-import threading
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -21,8 +20,7 @@ import msgspec
 from muster.events.codec import is_too_deep
 from muster.events.log import Entry
 from muster.projections.fold import FOLD_VERSION, Fold, next_chain
-from muster.projections.mirror import CHUNK, GENESIS, Mirror, MirrorRow
-from muster.projections.replay import fold_at
+from muster.projections.mirror import CHUNK, MirrorRow
 from muster.projections.schema import HoleError, StoreError
 
 EXPORT_VERSION: Final = 1
@@ -67,13 +65,11 @@ _encode: Final = msgspec.json.Encoder().encode
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
-def header_of(mirror: Mirror, prefix: str, first: int, last: int, cancelled: threading.Event | None = None) -> Header:
-    """The first line of an export of entries `first` to `last`. Blocking. Raises StoreError, ReplayCancelledError."""
-    if first == 1:
-        return Header(EXPORT_VERSION, prefix, first, last, GENESIS.hex(), FOLD_VERSION)
-    fold = fold_at(mirror, first - 1, cancelled)
-    state = base64.b64encode(zlib.compress(fold.state_bytes())).decode()
-    return Header(EXPORT_VERSION, prefix, first, last, fold.cluster.state.chain.hex(), FOLD_VERSION, state)
+def header_of(before: Fold, prefix: str, last: int) -> Header:
+    """The first line of an export of the entries after a fold, up to `last`."""
+    state = before.cluster.state
+    kept = base64.b64encode(zlib.compress(before.state_bytes())).decode() if state.sequence else ""
+    return Header(EXPORT_VERSION, prefix, state.sequence + 1, last, state.chain.hex(), FOLD_VERSION, kept)
 
 
 def header_line(header: Header) -> bytes:

@@ -67,7 +67,8 @@ def job_row(job: Job) -> JobRow:
 
 class JobQuery(msgspec.Struct, frozen=True):
     """Which jobs to list, newest first: all conditions hold. `before` is the last id of the page before (0 = first
-    page); `name` is a part of the name; times bound the submission, in ns (0 = unbounded)."""
+    page); `name` is a part of the name; times bound the submission, or with `by_end` the end of jobs that have ended,
+    in ns (0 = unbounded). `upto` is the last id (0 = any); the jobs in `without` are left out."""
 
     user: str = ""
     queue: str = ""
@@ -75,25 +76,50 @@ class JobQuery(msgspec.Struct, frozen=True):
     phases: tuple[JobPhase, ...] = ()
     since_ns: int = 0
     until_ns: int = 0
+    by_end: bool = False
     before: int = 0
+    upto: int = 0
+    without: tuple[int, ...] = ()
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)] = 100
 
-    def sql(self) -> tuple[str, list[str | int]]:
-        """The SELECT and its parameters."""
+    def where(self) -> tuple[str, list[str | int]]:
+        """The conditions in SQL and their parameters."""
+        time = "ended_ns" if self.by_end else "submitted_ns"
         conditions: list[tuple[str, list[str | int]]] = [
             ("user = ?", [self.user] if self.user else []),
             ("queue = ?", [self.queue] if self.queue else []),
             ("instr(name, ?) > 0", [self.name] if self.name else []),
             (f"phase IN ({', '.join('?' * len(self.phases))})", list(self.phases)),
-            ("submitted_ns >= ?", [self.since_ns] if self.since_ns else []),
-            ("submitted_ns <= ?", [self.until_ns] if self.until_ns else []),
+            (f"{time} >= ?", [self.since_ns] if self.since_ns else []),
+            (f"{time} <= ?", [self.until_ns] if self.until_ns else []),
+            ("ended_ns > ?", [0] if self.by_end else []),
             ("id < ?", [self.before] if self.before else []),
+            ("id <= ?", [self.upto] if self.upto else []),
+            ("id NOT IN (SELECT value FROM json_each(?))", [str(list(self.without))] if self.without else []),
         ]
         used = [(text, values) for text, values in conditions if values]
         where = " AND ".join(text for text, _ in used) or "1"
-        parameters: list[str | int] = [value for _, values in used for value in values]
-        text = f"SELECT * FROM jobs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - literals; values are bound
+        return where, [value for _, values in used for value in values]
+
+    def sql(self) -> tuple[str, list[str | int]]:
+        """The SELECT and its parameters."""
+        where, parameters = self.where()
+        text = f"SELECT {', '.join(JobRow._fields)} FROM jobs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608
         return text, [*parameters, max(1, min(self.limit, PAGE_LIMIT))]
+
+    def matches(self, job: Job) -> bool:
+        """Whether a job of a state meets the conditions."""
+        time_ns = job.ended_ns if self.by_end else job.submitted_ns
+        return (
+            (not self.before or job.id < self.before)
+            and (not self.user or job.user == self.user)
+            and (not self.queue or job.spec.queue == self.queue)
+            and self.name in job.spec.name
+            and (not self.phases or job.phase in self.phases)
+            and (not self.by_end or job.ended_ns > 0)
+            and (not self.since_ns or time_ns >= self.since_ns)
+            and (not self.until_ns or time_ns <= self.until_ns)
+        )
 
 
 class _JobRef(msgspec.Struct, gc=False):

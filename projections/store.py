@@ -11,7 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import aiosqlite
 
@@ -154,6 +154,10 @@ class Store:
         """Jobs of all times, newest first."""
         text, parameters = query.sql()
         return list(map(JobRow._make, await self._reader.execute_fetchall(text, parameters)))
+
+    async def select(self, text: str, parameters: Sequence[str | int]) -> list[tuple[Any, ...]]:
+        """What a query gives."""
+        return [tuple(row) for row in await self._reader.execute_fetchall(text, parameters)]
 
     async def job(self, job_id: int) -> Job | None:
         """One job as it is at the position, or as it ended."""

@@ -11,6 +11,7 @@ from muster.projections.audit import audit
 from muster.projections.audit_report import AuditReport
 from muster.projections.exports import ExportSource, entry_line, header_line, header_of
 from muster.projections.mirror import Mirror, MirrorRow
+from muster.projections.replay import fold_at
 from muster.projections.store import Store
 
 ENTRIES = RandomCluster(seed=7, entries=400).entries
@@ -94,7 +95,7 @@ async def test_tampering_with_a_mirror_is_found_at_its_entry(mirror: Path, chang
 
 def export_of(mirror: Path, path: Path, first: int, change: Change = lambda rows: rows) -> Path:
     with Mirror(mirror) as opened:
-        header = header_of(opened, "muster", first, LAST)
+        header = header_of(fold_at(opened, first - 1), "muster", LAST)
     kept = [row for row in change(ROWS) if row.sequence >= first]
     path.write_bytes(header_line(header) + b"".join(map(entry_line, kept)))
     return path

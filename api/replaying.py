@@ -1,0 +1,174 @@
+"""The log from one moment to another: as a story, and whole, as an export that proves itself. Both are NDJSON."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from muster.api.answers import SEQUENCE_HEADER
+from muster.api.clients import CLIENTS, write_part
+from muster.api.log_views import UNREADABLE, EventView, event_view
+from muster.api.parameters import flag, integer
+from muster.api.problems import ApiError, bad_parameter
+from muster.api.service import SERVICE, Service, placed, see_minimum
+from muster.api.story import Teller, Told
+from muster.api.streams import NDJSON_TYPE
+from muster.events.log import Entry
+from muster.events.subjects import WRITERS, kebab
+from muster.projections.exports import entry_line, header_line, header_of, with_chains
+from muster.projections.fold import Fold
+from muster.projections.mirror import CHUNK, Mirror, MirrorRow
+from muster.projections.schema import StoreError
+from muster.projections.timetravel import state_at
+
+_KINDS: Final = {
+    spelled: name
+    for name in (*(kind.__name__ for kind in WRITERS), UNREADABLE)
+    for spelled in (name.lower(), kebab(name))
+}
+_encode: Final = msgspec.json.Encoder().encode
+_logger: Final = logging.getLogger(__name__)
+
+Wanted = Callable[[Told], bool]
+
+
+class StoryView(EventView, frozen=True):
+    """An entry as a CloudEvent, with what it says in words in the extension `text`."""
+
+    text: str
+
+
+async def replay(request: web.Request) -> web.StreamResponse:
+    """The log as a story, one entry a line. What only follows from other entries is left out unless `all=1`."""
+    service = request.app[SERVICE]
+    wanted = _wanted(request)
+    first, last = await _window(request, service)
+    return await _stream(request, last, _story(service, first, last, wanted))
+
+
+async def export(request: web.Request) -> web.StreamResponse:
+    """The log, or a window of it, as a file that can be imported and audited."""
+    service = request.app[SERVICE]
+    first, last = await _window(request, service)
+    return await _stream(request, last, _exported(service, first, last))
+
+
+async def _window(request: web.Request, service: Service) -> tuple[int, int]:
+    """The first and last entry asked for; all of them where nothing is said. Raises ApiError."""
+    await see_minimum(request)
+    query, start = request.query, service.store.origin + 1
+    first = (await placed(service, query["from"], "from"))[0] if "from" in query else start
+    last = (await placed(service, query["to"], "to"))[0] if "to" in query else service.state.sequence
+    if last < first and "to" in query:
+        raise bad_parameter("to", f"entry {last} is before entry {first}, at which it begins")
+    return first, last
+
+
+async def _stream(request: web.Request, last: int, parts: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+    """What fails before the first part is answered as always; later, the connection is cut."""
+    async with request.app[CLIENTS].long_request(), aclosing(parts):
+        part = await anext(parts, b"")
+        response = web.StreamResponse(
+            headers={"Content-Type": NDJSON_TYPE, "Cache-Control": "no-store", SEQUENCE_HEADER: str(last)}
+        )
+        await response.prepare(request)
+        try:
+            await write_part(request, response, part)
+            async for following in parts:
+                await write_part(request, response, following)
+        except StoreError:
+            _logger.exception("%s ended before entry %d", request.path, last)
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the mirror cannot be read on") from None
+        await response.write_eof()
+        return response
+
+
+async def _fold_before(service: Service, first: int) -> Fold:
+    """The fold before an entry, the caller's own."""
+    return await state_at(service.store, service.log, first - 1) if first > 1 else Fold.empty()
+
+
+# -- the story ---------------------------------------------------------------------------------------------------
+
+
+def _wanted(request: web.Request) -> Wanted:
+    """Which lines are asked for: all conditions hold. Raises ApiError."""
+    query = request.query
+    job, user, node = integer(request, "job", 0, 1), query.get("user", ""), query.get("node", "")
+    queue, asides = query.get("queue", ""), flag(request, "all")
+    kinds = frozenset(map(_kind, filter(None, query.get("kind", "").split(","))))
+
+    def wanted(told: Told) -> bool:
+        return (
+            (asides or not told.aside or told.kind in kinds)
+            and (not job or job in told.jobs)
+            and (not user or user in told.users)
+            and (not node or node in told.nodes)
+            and (not queue or any(name == queue or name.startswith(f"{queue}/") for name in told.queues))
+            and (not kinds or told.kind in kinds)
+        )
+
+    return wanted
+
+
+def _kind(word: str) -> str:
+    kind = _KINDS.get(word.strip().lower())
+    if kind is None:
+        raise bad_parameter("kind", f"{word[:40]!r} is none of {', '.join(sorted(set(_KINDS.values())))}")
+    return kind
+
+
+async def _story(service: Service, first: int, last: int, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+    teller = Teller(await _fold_before(service, first))
+
+    def tell(entries: list[Entry]) -> bytes:
+        return b"".join(_lines(teller, entries, wanted))
+
+    while first <= last:
+        entries = await service.entries(first, min(CHUNK, last - first + 1))
+        if not entries:
+            raise ApiError(503, "log_unavailable", f"entry {first} cannot be read")
+        yield await asyncio.to_thread(tell, entries)
+        first = entries[-1].sequence + 1
+
+
+def _lines(teller: Teller, entries: list[Entry], wanted: Wanted) -> list[bytes]:
+    found = ((entry, teller.tell(entry)) for entry in entries)
+    return [_line(entry, told) for entry, told in found if wanted(told)]
+
+
+def _line(entry: Entry, told: Told) -> bytes:
+    return _encode(StoryView(**msgspec.structs.asdict(event_view(entry)), text=told.text)) + b"\n"
+
+
+# -- the export --------------------------------------------------------------------------------------------------
+
+
+async def _exported(service: Service, first: int, last: int) -> AsyncGenerator[bytes, None]:
+    """The lines of an export: each entry with the chain that the mirror has for it, so that an export tells of damage
+    to the mirror; what the mirror has not got yet with the chain that follows."""
+    path, mirrored = service.store.path, min(last, service.store.position)
+
+    def rows(start: int) -> list[MirrorRow]:
+        with Mirror(path) as mirror:
+            return next(mirror.rows(start, min(start + CHUNK - 1, mirrored)))
+
+    before = await _fold_before(service, first)
+    yield header_line(header_of(before, service.log.prefix, last))
+    chain = before.cluster.state.chain
+    while first <= mirrored:
+        found = await asyncio.to_thread(rows, first)
+        chain = found[-1].chain
+        yield b"".join(map(entry_line, found))
+        first = found[-1].sequence + 1
+    while first <= last and (entries := await service.entries(first, min(CHUNK, last - first + 1))):
+        found = list(with_chains(entries, chain))
+        chain = found[-1].chain
+        yield b"".join(map(entry_line, found))
+        first = found[-1].sequence + 1
