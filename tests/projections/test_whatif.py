@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from cluster_script import SECOND, spec
+from log_maker import RandomCluster
 from recorded_days import DAWN_NS, Day, Task
 
 from muster.events import types as t
@@ -170,14 +171,14 @@ def test_what_cannot_be_put_in_force_is_refused() -> None:
 
 
 def busy_day(seed: int, policy: Policy) -> Day:
-    """Four hundred jobs of many kinds over two hours, with failures, cancellations and nodes that come and go."""
+    """Jobs of many kinds over more than an hour, with failures, cancellations and nodes that come and go."""
     chance = random.Random(seed)
     day = Day()
     for number in range(1, 5):
         day.node(f"node-{number}", 8, fabric="ib")
     day.append(t.PolicyChanged(policy, "ada"))
     tasks = []
-    for number in range(400):
+    for number in range(250):
         gpus = chance.choice((1, 1, 1, 2, 4, 8, 12))
         runs_s = chance.choice((20, 60, 200, 500))
         kind = job(
@@ -189,15 +190,15 @@ def busy_day(seed: int, policy: Policy) -> Day:
             retry=RetrySpec(max_attempts=2, on=["failed"]),
             preemption=PreemptionSpec(signal="USR1@5") if number % 3 else PreemptionSpec(),
         )
-        at_s = chance.uniform(1, 7_000)
+        at_s = chance.uniform(1, 4_400)
         tasks.append(Task(at_s, runs_s, kind, chance.choice(("ada", "bob", "eve")), int(chance.random() < 0.05)))
     day.come(tasks)
     for _ in range(30):
-        day.at(chance.uniform(100, 7_000), lambda: cancel_one(day, chance))
+        day.at(chance.uniform(100, 4_400), lambda: cancel_one(day, chance))
     for at_s in (1_500, 3_500):
         day.at(at_s, lambda: day.append(t.NodeCordoned("node-2", "ada")))
         day.at(at_s + 300, lambda: day.append(t.NodeUncordoned("node-2", "ada")))
-    day.play(7_200)
+    day.play(4_500)
     return day
 
 
@@ -212,10 +213,10 @@ def test_under_the_same_rules_the_branch_is_the_record(policy: Policy) -> None:
     outcome = ask(day, Changes(policy=policy), first=first)
 
     assert outcome.left_at is None
-    assert outcome.passes > 50
+    assert outcome.passes > 20
     assert outcome.entries == day.entries[outcome.first :]
     compared = outcome.comparison
-    assert compared.same_devices == compared.placed > 50
+    assert compared.same_devices == compared.placed > 80
     assert (compared.recorded, compared.jobs.recorded) == (compared.whatif, compared.jobs.whatif)
 
 
@@ -226,7 +227,7 @@ def test_decided_and_played_again_under_the_same_rules_it_is_nearly_the_record(p
 
     compared = outcome.comparison
     assert outcome.left_at == outcome.first
-    assert compared.placed > 100
+    assert compared.placed > 80
     assert compared.same_devices >= 0.99 * compared.placed
     assert compared.jobs.whatif.wait.mean_s == pytest.approx(compared.jobs.recorded.wait.mean_s, rel=0.01, abs=0.1)
 
@@ -238,7 +239,7 @@ def test_a_branch_is_a_log_that_passes_the_audit() -> None:
 
     assert outcome.left_at == outcome.first
     assert report.findings == []
-    assert report.passes.redecided > 50
+    assert report.passes.redecided > 20
 
 
 class Paper:
@@ -252,3 +253,45 @@ class Paper:
 
     def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
         yield [MirrorRow(*entry, b"") for entry in self._entries[first - 1 : last]]
+
+
+def test_it_follows_the_record_up_to_the_first_thing_that_is_otherwise() -> None:
+    day = Day(lag_ms=0, start_ms=0, stop_ms=0)
+    day.node("node-1", 1)
+    day.append(t.PolicyChanged(FIFO, "ada"))
+    day.come([Task(1, 10, job(1, 10)), *(task._replace(at_s=task.at_s + 50) for task in ONE_AFTER_ANOTHER)])
+    day.at(49, lambda: day.append(t.PolicyChanged(SJF, "ada")))
+    day.play(300)
+    changed = next(entry.sequence for entry in day.entries if b'"order":"sjf"' in entry.payload)
+    outcome = ask(day, Changes(policy=FIFO))
+
+    # in the record the short job of the second three goes ahead at 151; in the order of coming it waits until 251
+    assert (outcome.left_at, outcome.passes) == (changed - 1, 1)
+    assert waits(outcome) == {day.jobs[2]: (109.0, 99.0), day.jobs[3]: (98.0, 198.0)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_a_log_holds_it_can_be_asked_and_the_branch_passes_the_audit(seed: int) -> None:
+    wild = RandomCluster(seed, 900)
+    for changes in (Changes(), Changes(policy=SJF, removed=["node-2"]), Changes(policy=Policy(order="fair"))):
+        start = Fold.empty()
+        start.apply_all(wild.entries[:300])
+        outcome = what_if(start, wild.entries[300:700], wild.entries[700:], changes, follows=False)
+        report = audit(Paper([*wild.entries[: outcome.first], *outcome.entries]))
+
+        assert report.findings == []
+        assert outcome.comparison.jobs.whatif.started > 0
+
+
+def test_a_silent_node_reports_what_happened_there_when_it_is_back() -> None:
+    quiet = Day(lag_ms=0, start_ms=0, stop_ms=0)
+    life = quiet.node("node-1", 1)
+    quiet.append(t.PolicyChanged(FIFO, "ada"))
+    quiet.come((Task(1, 20, job(1)), Task(2, 5, job(1))))
+    quiet.at(10, lambda: quiet.append(t.NodeSuspected("node-1", life, 0, 10_000)))
+    quiet.at(60, lambda: quiet.append(t.NodeRecovered("node-1", life)))
+    quiet.play(300)
+    outcome = ask(quiet, Changes(), follows=False)
+
+    # on paper its agents are heard although it is silent; the branch's are heard once it is back, at 60
+    assert ends(quiet, outcome) == [("COMPLETED", 60), ("COMPLETED", 65)]
