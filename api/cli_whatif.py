@@ -115,8 +115,9 @@ def _text(answer: Json) -> str:
         if len(groups) > 1:
             parts.append(_groups(title, groups))
     for title, movers in (("GAIN MOST", answer["gained"]), ("LOSE MOST", answer["lost"])):
-        if movers:
-            parts.append(_movers(title, movers))
+        shown = [each for each in movers if _s(each["recorded_wait_s"]) != _s(each["whatif_wait_s"])]
+        if shown:
+            parts.append(_movers(title, shown))
     parts.append("\n".join(["assumed", *(f"  {sentence}" for sentence in answer["assumed"])]))
     return "\n\n".join(parts)
 
