@@ -107,7 +107,7 @@ def _read_config(path: Path | None) -> Any:
         raise CommandError("\n".join(map(clean, str(error).splitlines())), Exit.USAGE) from error
 
 
-def _run(main: Any, *, verbose: bool) -> None:
+def run_program(main: Any, *, verbose: bool) -> None:
     """Run a program's coroutine until it ends or is told to."""
     from muster.api import process  # noqa: PLC0415 - see the module
 
@@ -142,7 +142,7 @@ def up(*, verbose: bool, config: Path | None, **options: Any) -> None:
     """Start broker, scheduler, API and agents on this machine. Ctrl-C stops them and the jobs."""
     from muster.api.up import UpOptions, run_up  # noqa: PLC0415 - see the module
 
-    _run(run_up(UpOptions(config=_read_config(config), **options)), verbose=verbose)
+    run_program(run_up(UpOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
 @click.command(epilog=examples(f"muster server {_TO}/server.json --create-streams 3"))
@@ -156,7 +156,7 @@ def server(*, verbose: bool, config: Path | None, **options: Any) -> None:
     """Run the API alone, against a broker that runs elsewhere."""
     from muster.api.apart import ServerOptions, run_server  # noqa: PLC0415 - see the module
 
-    _run(run_server(ServerOptions(config=_read_config(config), **options)), verbose=verbose)
+    run_program(run_server(ServerOptions(config=_read_config(config), **options)), verbose=verbose)
 
 
 @click.command(epilog=examples(f"muster scheduler {_TO}/scheduler.json"))
@@ -166,7 +166,7 @@ def scheduler(*, verbose: bool, **options: Any) -> None:
     """Run a scheduler alone. Of several, one decides and the others stand by."""
     from muster.api.apart import SchedulerOptions, run_scheduler  # noqa: PLC0415 - see the module
 
-    _run(run_scheduler(SchedulerOptions(**options)), verbose=verbose)
+    run_program(run_scheduler(SchedulerOptions(**options)), verbose=verbose)
 
 
 @click.command(epilog=examples(f"muster agent --node node-2 --fabric ib-1 {_TO}/agent-node-2.json"))
@@ -204,4 +204,4 @@ def agent(*, verbose: bool, **options: Any) -> None:
     """Run a node's agent alone."""
     from muster.api.apart import AgentOptions, run_agent  # noqa: PLC0415 - see the module
 
-    _run(run_agent(AgentOptions(**options)), verbose=verbose)
+    run_program(run_agent(AgentOptions(**options)), verbose=verbose)

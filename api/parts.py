@@ -189,6 +189,21 @@ class _Outputs:
 
 
 @asynccontextmanager
+async def listening(service: Service, host: str, port: int) -> AsyncGenerator[HttpServer, None]:
+    """A service's HTTP server, at its address."""
+    server = HttpServer(service, host, port)
+    try:
+        await server.start()
+    except OSError as error:
+        step = "stop what listens there, or give another port (0 = a free one)"
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}", step) from error
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
 async def api_server(
     place: Place, store_path: Path, host: str, port: int, tasks: Tasks, config: StartConfig | None = None
 ) -> AsyncGenerator[tuple[HttpServer, Follower], None]:
@@ -206,16 +221,8 @@ async def api_server(
             service = Service(log, follower, store, TimeTravel(store, log), outputs, submitter, samples)
             if config is not None:
                 await apply_start_config(service, config)
-            server = HttpServer(service, host, port)
-            try:
-                await server.start()
-            except OSError as error:
-                step = "stop what listens there, or give another --port (0 = a free one)"
-                raise StartError(f"cannot listen on {host}:{port}: {error.strerror}", step) from error
-            try:
+            async with listening(service, host, port) as server:
                 yield server, follower
-            finally:
-                await server.stop()
 
 
 @asynccontextmanager

@@ -1,0 +1,108 @@
+"""`muster history`: jobs of all times, and what they took."""
+
+import shlex
+from typing import Any, Final
+
+import click
+
+from muster.api.cli_base import Session, Whole, client_command, examples, width
+from muster.api.client import Json
+from muster.api.table import render
+from muster.api.times import elapsed, moment, today
+
+PAGE_DEFAULT: Final = 100
+_HOUR_MS: Final = 3_600_000
+_ACCOUNTS: Final = ("GPU_HOURS", "LOST_HOURS", "PREEMPTED")
+
+
+@click.command(
+    epilog=examples(
+        "muster history -u ada --since yesterday",
+        "muster history -t failed,timeout --limit 20",
+        "muster history --by user --since 2026-01-01 --until 2026-02-01",
+        "muster history --by day --ended",
+    )
+)
+@click.option("--user", "-u", metavar="USER", help="Only of this user.")
+@click.option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
+@click.option("--state", "-t", metavar="STATES", help="Only in these states, names or codes: CD, failed ...")
+@click.option("--name", "-n", metavar="TEXT", help="Only with this in their name.")
+@click.option("--since", metavar="WHEN", help="Only submitted from then on: a moment, as --at takes it.")
+@click.option("--until", metavar="WHEN", help="Only submitted until then.")
+@click.option(
+    "--ended", is_flag=True, help="Only those that have ended, and --since, --until and --by day by their end."
+)
+@click.option("--by", type=click.Choice(["user", "queue", "state", "day"]), help="Sums instead of jobs.")
+@click.option(
+    "--limit",
+    metavar="COUNT",
+    type=Whole(1, 1000),
+    default=PAGE_DEFAULT,
+    show_default=True,
+    help="At most so many jobs.",
+)
+@click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
+@client_command(reads=True)
+def history(session: Session, *, ended: bool, **filters: Any) -> None:
+    """List jobs of all times, newest first, with what they took: waiting, running, GPU-hours, work lost."""
+    found = session.read("/v1/history", ended=1 if ended else None, **filters)
+    session.show(found, _sums_text if filters["by"] else _jobs_text)
+    if found["next"] is not None and not session.as_json:
+        words = {**filters, "at": session.at, "after": found["next"]}
+        given = [f"--{name}={value}" for name, value in words.items() if value is not None]
+        click.echo(f"more: {shlex.join(['muster', 'history', *(['--ended'] if ended else []), *given])}", err=True)
+
+
+def _jobs_text(found: Json) -> str:
+    day = today()
+    titles = (
+        "JOBID",
+        "USER",
+        "QUEUE",
+        "NAME",
+        "STATE",
+        "SUBMITTED",
+        "WAITED",
+        "RAN",
+        "GPUS",
+        *_ACCOUNTS,
+        "TRIES",
+        "EXIT",
+    )
+    rows = [
+        (
+            job["id"], job["user"], job["queue"], job["name"], f"{job['state']}({job['code']})",
+            moment(job["submitted"], day), elapsed(job["waited_ms"]), elapsed(job["ran_ms"]), job["gpus"],
+            *_accounts(job), job["attempts"], job["exit_code"],
+        )
+        for job in found["jobs"]
+    ]  # fmt: skip
+    table = render(titles, rows, width=width(), spare=("TRIES", "QUEUE", "PREEMPTED", "NAME"), least=4)
+    return f"{table}\n\n{_total(found['total'])}"
+
+
+def _sums_text(found: Json) -> str:
+    titles = (found["by"].upper(), "JOBS", "ENDED", "WAITED", "MEAN_WAIT", "RAN", *_ACCOUNTS, "TRIES")
+    rows = [
+        (
+            row["key"], row["jobs"], row["ended"], elapsed(row["waited_ms"]), elapsed(row["waited_ms"] // row["jobs"]),
+            elapsed(row["ran_ms"]), *_accounts(row), row["attempts"],
+        )
+        for row in found["sums"]
+    ]  # fmt: skip
+    return f"{render(titles, rows, width=width())}\n\n{_total(found['total'])}"
+
+
+def _accounts(row: Json) -> tuple[object, ...]:
+    return _hours(row["device_ms"]), _hours(row["lost_ms"]), row["preemptions"]
+
+
+def _hours(device_ms: int) -> float:
+    return round(device_ms / _HOUR_MS, 2)
+
+
+def _total(total: Json) -> str:
+    lost = f", {_hours(total['lost_ms']):,} of them lost" if total["lost_ms"] else ""
+    waited = elapsed(total["waited_ms"] // total["jobs"]) if total["jobs"] else "-"
+    hours = f"{_hours(total['device_ms']):,} GPU-hours{lost}"
+    return f"{total['jobs']} jobs, {total['ended']} ended; {hours}; mean wait {waited}"

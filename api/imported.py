@@ -1,0 +1,108 @@
+"""`muster replay --import`: an export, opened read-only as a server of its own.
+
+There is no broker, no scheduler and no agent: what is read is a store in a temporary folder, which goes with the
+program. Sequences and times are the export's own, and the present is its last entry.
+"""
+
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from muster.api.http import HttpServer, check_address
+from muster.api.parts import Tasks, explained, listening, running
+from muster.api.samples import LastSamples
+from muster.api.service import OutputError, Service
+from muster.api.submitting import Submitter
+from muster.api.telling import say
+from muster.api.times import rfc3339
+from muster.events.beats import MemoryTelemetry
+from muster.node_agent.link import LogAsk
+from muster.projections.exports import ExportSource
+from muster.projections.follower import Follower
+from muster.projections.imports import ImportedLog, open_import
+from muster.projections.timetravel import TimeTravel
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What `muster replay --import` was asked for. `port` 0 = a free one."""
+
+    file: Path
+    host: str
+    port: int
+
+
+class _NoOutputs:
+    """An import has no agents to ask."""
+
+    async def ask(self, node: str, question: LogAsk) -> AsyncGenerator[bytes, None]:  # noqa: ARG002 - the interface
+        """Raises OutputError."""
+        raise OutputError("this is an import: what workers wrote is not in the log")
+        yield b""  # it is a generator
+
+
+@asynccontextmanager
+async def imported(options: ImportOptions, tasks: Tasks) -> AsyncGenerator[tuple[HttpServer, Service], None]:
+    """The server of an import. Raises StartError, StoreError."""
+    async with AsyncExitStack() as stack:
+        check_address(options.host)
+        source = ExportSource(options.file)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-import-")))
+        with _progress(source.position() - source.first + 1) as progress:
+            store = await open_import(source, folder / "import.sqlite", progress)
+        stack.push_async_callback(store.close)
+        log = ImportedLog(store, source.header.prefix)
+        follower = Follower(log, store)
+        await follower.start()
+        await stack.enter_async_context(running(follower.run(), "the follower", tasks))
+        service = Service(
+            log,
+            follower,
+            store,
+            TimeTravel(store, log),
+            _NoOutputs(),
+            Submitter(log),
+            LastSamples(MemoryTelemetry()),
+            read_only=f"this is an import of {options.file.name}",
+        )
+        server = await stack.enter_async_context(listening(service, options.host, options.port))
+        yield server, service
+
+
+async def run_import(options: ImportOptions) -> None:
+    """Serve an import until cancelled. Raises StartError."""
+    tasks = Tasks()
+    async with explained(), imported(options, tasks) as (server, service):
+        _greet(options, server.url, service)
+        await tasks.failed()
+
+
+@contextmanager
+def _progress(entries: int) -> Generator[Callable[[int], None], None, None]:
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=entries, label="entries read and checked", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _greet(options: ImportOptions, url: str, service: Service) -> None:
+    state, first = service.state, service.store.origin + 1
+    before = "" if first == 1 else f"\nIt is a window: what was before entry {first} is not in it."
+    say(
+        f"{options.file}: entries {first} to {state.sequence}, every one checked; nothing can be written\n"
+        f"  api        {url}\n"
+        f"  present    {rfc3339(state.timestamp_ns) if state.timestamp_ns else 'none'}, its last entry"
+        f"{before}\n"
+        "\nNext, in another terminal:\n"
+        f"  export MUSTER_SERVER={url}\n"
+        "  muster queue\n"
+        "  muster replay\n"
+        "  muster at -10m nodes\n"
+        "\nCtrl-C ends it."
+    )
