@@ -5,6 +5,7 @@ Nothing is remembered: each pass books anew. While everything ends when it is ex
 (`muster.core.slots`). What queues and lanes may hold is kept for the first of them only.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from muster.core.backfill import Hold, hold_until
@@ -86,9 +87,14 @@ class Bookings:
         for asker in askers:
             self.make(asker)
 
-    def in_the_way(self, job: "Job", nodes: frozenset[str]) -> list[int]:
-        """Who is booked on one of these nodes, or else anywhere, before a job that starts now would have ended."""
+    def in_the_way(self, job: "Job", shares: Sequence[Share]) -> list[int]:
+        """Who is booked before a job would have ended that starts now with these shares: on the same devices, or else
+        on the same nodes, or else anywhere."""
         until = self.end_of(job, AT_ONCE)
-        early = {other: slot for other, slot in self.made.items() if slot.at < until}
-        there = [other for other, slot in early.items() if any(share.node in nodes for share in slot.found.shares)]
-        return there or list(early)
+        early = {other: slot.found.shares for other, slot in self.made.items() if slot.at < until}
+        nodes = {share.node for share in shares}
+        devices = {(share.node, index) for share in shares for index in share.devices}
+        on_devices = [
+            other for other, its in early.items() if any((s.node, index) in devices for s in its for index in s.devices)
+        ]
+        return on_devices or [other for other, its in early.items() if any(s.node in nodes for s in its)] or list(early)

@@ -131,7 +131,7 @@ def _booked(turn: Turn, bookings: Bookings) -> Iterator[Reason]:
         )
     if turn.found is None or turn.spared is not None:
         return
-    others = bookings.in_the_way(turn.job, frozenset(share.node for share in turn.found.shares))
+    others = bookings.in_the_way(turn.job, turn.found.shares)
     first = min(others, key=lambda job_id: bookings.made[job_id].at)
     at = max(turn.now_at, bookings.made[first].at)
     kept = since(_booked_place(bookings, first), at, turn.now_at)

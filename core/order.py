@@ -74,11 +74,10 @@ def note_use(state: State, job: Job, change: int) -> None:
 
 def note_service(state: State, job: Job, attempt: Attempt, milli: int) -> None:
     """An attempt that took so many thousandths of devices is over: what it took, and what of it is not lost, since the
-    job was told in time to save it."""
+    job was told in time to save it. Of one whose time ran out nobody knows how much is left: as much as before."""
     if not attempt.started_at:
         return
     ran_ms = max(0, state.time_at - attempt.started_at) // _MS_NS
     job.served_ms += ran_ms * milli // WHOLE_COMPUTE
-    saved = attempt.stop in ("preempted", "timed_out") and attempt.failure is None
-    if saved and job.spec.preemption.signal is not None:
+    if attempt.stop == "preempted" and attempt.failure is None and job.spec.preemption.signal is not None:
         job.done_ms += ran_ms

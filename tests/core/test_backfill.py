@@ -3,9 +3,11 @@
 from typing import Literal
 
 import pytest
-from cluster_script import Script, spec
+from cluster_script import SECOND, Script, spec
 from policy_script import HOUR, NO_PREEMPTION, cluster, lasting, pass_time, phases, run, waits
 
+from muster.core.explain import explain
+from muster.core.forecast import expected_starts
 from muster.events import types as t
 from muster.events.policy import Backfill, Policy, QueueSpec
 
@@ -175,3 +177,65 @@ def test_a_head_that_keeps_a_time_may_start_on_another_node(keep: Literal["place
     script.exit(gang)
     run(script)
     assert phases(script, head) == ["STARTING"]
+
+
+def test_greedy_backfill_lets_whoever_fits_pass_the_head() -> None:
+    script, head = half_full("greedy")
+    long = [script.submit(lasting(4, 10 * HOUR)) for _ in range(3)]
+    run(script, *long)
+    assert waits(script, head, *long) == [head]
+    assert [reason.kind for reason in explain(script.cluster, head).reasons] == ["room"]
+
+
+def two_heads(mode: str) -> tuple[Script, list[int]]:
+    """Four devices: two are free in 1,000 s, one in 3,000 s. A job of two waits, 1,000 s long, and one of three."""
+    script = cluster(4, 1, Policy("fifo", backfill=Backfill(mode), preemption=NO_PREEMPTION))  # type: ignore[arg-type]
+    run(script, *(script.submit(lasting(gpus, seconds)) for gpus, seconds in ((2, 1000), (1, 3000))))
+    heads = [script.submit(lasting(2, 1000)), script.submit(lasting(3, 1000))]
+    run(script)
+    assert waits(script, *heads) == heads
+    return script, heads
+
+
+def test_easy_backfill_keeps_nothing_for_the_second_that_waits() -> None:
+    script, heads = two_heads("easy")
+    long = script.submit(lasting(1, 10_000))
+    run(script)
+    assert waits(script, *heads, long) == heads
+
+
+def test_conservative_backfill_keeps_a_place_for_the_second_too() -> None:
+    script, heads = two_heads("conservative")
+    long = script.submit(lasting(1, 10_000))
+    run(script)
+    (reason, _) = explain(script.cluster, long).reasons
+    assert (reason.kind, reason.jobs) == ("order", [heads[1]])
+    short = script.submit(lasting(1, 900))
+    run(script, short)
+    assert waits(script, *heads, long, short) == [*heads, long]
+
+
+def test_conservative_backfill_starts_each_when_it_was_booked() -> None:
+    script, (first, second) = two_heads("conservative")
+    long = script.submit(lasting(1, 10_000))
+    run(script)
+    now_s = script.cluster.state.time_at // SECOND
+    expected = expected_starts(script.cluster, 3)
+    assert [(expected[job] or 0) // SECOND - now_s for job in (first, second, long)] == [1000, 2000, 3000]
+
+
+def test_conservative_backfill_looks_no_deeper_than_it_may() -> None:
+    policy = Policy("fifo", backfill=Backfill("conservative", depth=1), preemption=NO_PREEMPTION)
+    script = cluster(4, 1, policy)
+    run(script, script.submit(lasting(2, HOUR)))
+    head, behind, deeper = script.submit(lasting(4, HOUR)), script.submit(lasting(3, 60)), script.submit(lasting(1, 60))
+    run(script)
+    assert waits(script, head, behind, deeper) == [head, behind, deeper]
+
+
+def test_conservative_backfill_waits_for_nobody_whose_end_is_not_known() -> None:
+    script = cluster(4, 1, Policy("fifo", backfill=Backfill("conservative"), preemption=NO_PREEMPTION))
+    run(script, script.submit(spec(3)))
+    head, behind = script.submit(lasting(2, 60)), script.submit(spec(1))
+    run(script, behind)
+    assert waits(script, head, behind) == [head]

@@ -38,6 +38,21 @@ def test_completion_times(name: str, nodes: int, policy: str, mean_jct_s: float)
     assert (summary.never_started, summary.broken_reservations) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "nodes", "policy", "mean_jct_s"),
+    [
+        ("itp/cluster06.csv.xz", 13, "fjf", 87_047),
+        ("itp/cluster06.csv.xz", 13, "sjf", 48_846),
+        ("muri/trace1.csv.xz", 8, "fjf", 5_548_762),
+        ("muri/trace1.csv.xz", 8, "sjf", 1_623_609),
+        ("muri/trace3.csv.xz", 8, "fjf", 480_913),
+        ("muri/trace3.csv.xz", 8, "sjf", 262_107),
+    ],
+)
+def test_completion_times_to_the_second(name: str, nodes: int, policy: str, mean_jct_s: int) -> None:
+    assert simulate(name, nodes, policy).figures.jct.mean_s == pytest.approx(mean_jct_s, abs=1)
+
+
 @pytest.mark.parametrize(("policy", "mean_wait_s"), [("fifo", 38_998), ("easy", 8_282)])
 def test_waits_of_a_month_of_philly(policy: str, mean_wait_s: int) -> None:
     summary = simulate("philly/philly.csv.xz", 55, policy, *NOVEMBER)
