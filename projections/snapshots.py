@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 SPACING_ENTRIES: Final = 5_000
-STATE_BYTES_PER_ENTRY: Final = 1024
+STATE_BYTES_PER_ENTRY: Final = 2048
 """A snapshot waits until as many entries came in as its size divided by this: writing a large state takes a while."""
 SHARE_OF_FILE: Final = 5
 LEAST_LIMIT_BYTES: Final = 64 << 20
