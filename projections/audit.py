@@ -10,6 +10,7 @@ a worker thread.
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -128,6 +129,7 @@ class _Auditor:
         self._log = source if isinstance(source, LogSource) else None
         self._refused_before = state.refused_count
         self._until_whole = WHOLE_EVERY
+        self._writers: dict[str, tuple[str, str]] = {}  # by subject
         self._broken: set[str] = set()  # what breaks an invariant, and was told
         if expect is not None and expect[0] == state.sequence:
             self._check_expected(state.sequence)
@@ -160,14 +162,16 @@ class _Auditor:
     def _check(self, row: MirrorRow) -> None:
         fold = self._fold
         entry = row.entry
-        self._passes.before(entry)
-        fold.apply(entry)
-        self._check_chain(row)
+        writer, owner = self._writers.get(entry.subject) or self._classify(entry.subject)
+        self._passes.before(entry, writer)
+        fold.apply_all((entry,))
+        self._check_chain(row, entry)
         if fold.touched:
             problem = self._ledger.note(fold.touched)
             if problem:
                 self._find(row.sequence, "holding", "devices held within what they have, given back once", problem)
-        self._check_touched(entry)
+        if writer != "command":
+            self._check_touched(entry, writer, owner)
         fold.touched.clear()
         self._passes.after(row.sequence)
         self.report.entries += 1
@@ -175,13 +179,19 @@ class _Auditor:
         if self._until_whole <= 0:
             self._check_whole()
 
+    def _classify(self, subject: str) -> tuple[str, str]:
+        """The writer's class of a subject, and the node of an agent's."""
+        writer, _, rest = subject.partition(".")[2].partition(".")
+        found = self._writers[subject] = writer, rest.partition(".")[0] if writer == "node" else ""
+        return found
+
     # -- the chain ------------------------------------------------------------------------------------------------
 
-    def _check_chain(self, row: MirrorRow) -> None:
+    def _check_chain(self, row: MirrorRow, entry: Entry) -> None:
         """Each row's chain follows from the one before it; after a difference the audit goes on from the row's own,
         so that every damage is found where it is."""
         state = self._fold.cluster.state
-        self._passes.note(row.entry, chained=bool(row.chain))
+        self._passes.note(entry, chained=bool(row.chain))
         if row.chain and row.chain != state.chain:
             found = f"chain {row.chain.hex()} in the {'mirror' if self._log else 'copy'}"
             self._find(row.sequence, "chain", f"chain {state.chain.hex()}", found, self._changed(row))
@@ -213,28 +223,35 @@ class _Auditor:
 
     # -- the invariants -------------------------------------------------------------------------------------------
 
-    def _check_touched(self, entry: Entry) -> None:
-        """The invariants of the jobs and nodes that an entry touched."""
-        cluster, jobs = self._fold.cluster, self._fold.touched
-        _, writer, owner, *_ = (*entry.subject.split(".", 3), "", "")
-        nodes = {owner} if writer == "node" else set[str]()
-        if writer in ("admin", "decision"):
-            nodes.add(_node_named(entry.payload))
-        for job_id in jobs:
-            job = cluster.state.jobs.get(job_id)
-            if job is None:
-                continue
-            self._check_that(f"job {job_id}", lambda job=job: check_job(cluster, job))  # type: ignore[misc]
-            if writer == "decision" and job.attempt is not None:
-                nodes.update(worker.node for worker in job.attempt.workers)
-        for name in nodes:
-            node = cluster.state.nodes.get(name)
-            if node is not None:
-                self._check_that(f"node {name}", lambda node=node: check_node(cluster, node))  # type: ignore[misc]
+    def _check_touched(self, entry: Entry, writer: str, owner: str) -> None:
+        """The invariants of the jobs that an entry touched, and of the nodes: of a decision, its jobs' nodes too."""
+        cluster = self._fold.cluster
+        state = cluster.state
+        jobs = [job for job_id in self._fold.touched if (job := state.jobs.get(job_id)) is not None]
+        names = {owner} if owner else set[str]()
+        if writer == "decision":
+            names.update(worker.node for job in jobs if job.attempt is not None for worker in job.attempt.workers)
+        if writer == "admin" or (writer == "decision" and not jobs):
+            names.add(_node_named(entry.payload))
+        nodes = [node for name in names if (node := state.nodes.get(name)) is not None]
+        if not self._broken:
+            try:
+                for job in jobs:
+                    check_job(cluster, job)
+                for node in nodes:
+                    check_node(cluster, node)
+            except (AssertionError, LookupError):
+                pass  # which of them, is found below
+            else:
+                return
+        for job in jobs:
+            self._check_that(f"job {job.id}", partial(check_job, cluster, job))
+        for node in nodes:
+            self._check_that(f"node {node.name}", partial(check_node, cluster, node))
 
     def _check_whole(self) -> None:
         self._until_whole = WHOLE_EVERY
-        self._check_that("the whole", lambda: check_invariants(self._fold.cluster))
+        self._check_that("the whole", partial(check_invariants, self._fold.cluster))
 
     def _check_that(self, what: str, check: Callable[[], None]) -> None:
         """What is broken is told once, until it holds again."""

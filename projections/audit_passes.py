@@ -86,9 +86,8 @@ class PassChecker:
         self._chained = False  # whether the last entry's chain is kept anywhere
         self.after(start)
 
-    def before(self, entry: Entry) -> None:
-        """Check an entry that is about to be applied."""
-        writer = writer_class(entry.subject)
+    def before(self, entry: Entry, writer: str) -> None:
+        """Check an entry that is about to be applied; `writer` is its subject's class."""
         if writer == "decision":
             self._decision(entry)
         elif writer == "command":

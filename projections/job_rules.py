@@ -284,6 +284,13 @@ def forget_old(cluster: Cluster) -> None:
         cluster.keys.pop((key.user, key.key), None)
     del state.keys[:count]
     half_life_s = duration_s(state.policy.half_life)
-    for name, use in list(state.past_use.items()):
-        if not use.held and faded(use, half_life_s, state.time_at) < LEAST_USE_MS:
-            del state.past_use[name]
+    lately_at = state.time_at - half_life_s * SECOND_NS  # since then, at most half of it has faded
+    gone = [
+        name
+        for name, use in state.past_use.items()
+        if not use.held
+        and (use.settled_at <= lately_at or use.device_ms < 2 * LEAST_USE_MS)
+        and faded(use, half_life_s, state.time_at) < LEAST_USE_MS
+    ]
+    for name in gone:
+        del state.past_use[name]
