@@ -76,7 +76,7 @@ def replay(
 ) -> None:
     """Tell the log as a story, one entry a line; or write it to a file, or open such a file.
 
-    An export has every entry with its sequence, time and chain, in JSON Lines; a name that ends in .gz or .xz compresses
+    An export has every entry with its sequence, time and chain, in JSON Lines; a name with .gz or .xz compresses
     it, and `muster audit --file` audits it. An import is a server of its own, for every command that reads.
     """
     window, filtered = {"from": begin, "to": end}, {**filters, "all": 1 if everything else None}

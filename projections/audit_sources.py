@@ -84,7 +84,15 @@ class LogSource:
 
 def first_of(source: Source) -> int:
     """The sequence of the first entry that a source has."""
-    return source.first if isinstance(source, ExportSource) else 1
+    if isinstance(source, ExportSource):
+        return source.first
+    mirror = _mirror_of(source)
+    return mirror.origin()[0] + 1 if mirror is not None else 1
+
+
+def _mirror_of(source: Source) -> Mirror | None:
+    found = source.mirror if isinstance(source, LogSource) else source
+    return found if isinstance(found, Mirror) else None
 
 
 def fold_before(source: Source, sequence: int) -> Fold:
@@ -92,5 +100,6 @@ def fold_before(source: Source, sequence: int) -> Fold:
     before the first entry. Raises StoreError."""
     if isinstance(source, ExportSource):
         return source.base()
-    mirror = source.mirror if isinstance(source, LogSource) else source
-    return nearest_fold(mirror, sequence) if isinstance(mirror, Mirror) and sequence > 0 else Fold.empty()
+    mirror = _mirror_of(source)
+    start = max(sequence, first_of(source) - 1)
+    return nearest_fold(mirror, start) if mirror is not None and start > 0 else Fold.empty()
