@@ -29,7 +29,7 @@ from muster.core.state import State
 from muster.events.codec import encode
 from muster.events.log import Entry
 from muster.events.policy import Policy, QueueSpec
-from muster.events.spec import JobSpec
+from muster.events.spec import JobSpec, Name
 from muster.events.subjects import subject_of
 from muster.events.types import Inventory, JobSubmitted
 from muster.node_agent.inventory import SimulatedDevices, Site, node_kinds
@@ -40,6 +40,8 @@ ASKING: Final = web.AppKey("asking", asyncio.Lock)
 WINDOW_MOST: Final = 200_000
 NODES_MOST: Final = 1000
 LOOK_S: Final = 0.02
+ANSWER_S: Final = 1700
+"""So long a question is worked on, a little less than the command line waits."""
 
 
 class WhatIfBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +54,7 @@ class WhatIfBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Policy | None = None
     queues: list[QueueSpec] | None = None
     add_nodes: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    remove_nodes: list[str] | Annotated[int, msgspec.Meta(ge=0, le=NODES_MOST)] = 0
+    remove_nodes: list[Name] | Annotated[int, msgspec.Meta(ge=0, le=NODES_MOST)] = 0
 
 
 class SubmitView(msgspec.Struct, frozen=True):
@@ -151,11 +153,14 @@ async def _mirrored(service: Service, last: int) -> None:
 async def _ask(question: Question) -> Reply:
     """Have it worked out. Whoever asked and leaves ends the process."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "muster.api.whatif_program",
+        sys.executable, "-I", "-m", "muster.api.whatif_program",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = await process.communicate(msgspec.json.encode(question))
+        async with asyncio.timeout(ANSWER_S):
+            output, _ = await process.communicate(msgspec.json.encode(question))
+    except TimeoutError:
+        return Reply(error=f"it took longer than {ANSWER_S} s: ask about a shorter window")
     finally:
         if process.returncode is None:
             process.kill()
