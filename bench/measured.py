@@ -43,8 +43,8 @@ def _both(text: str) -> tuple[dict[str, float], dict[str, float]]:
     return {name: pair[0] for name, pair in named.items()}, {name: pair[1] for name, pair in named.items()}
 
 
-def _itp(name: str, nodes: int, text: str) -> Trace:
-    return Trace(f"itp/{name}", f"itp/{name}.csv.xz", nodes, _known(*_both(text), {}))
+def _itp(name: str, nodes: int, text: str, left_out: tuple[str, ...] = ()) -> Trace:
+    return Trace(f"itp/{name}", f"itp/{name}.csv.xz", nodes, _known(*_both(text), {}), left_out=left_out)
 
 
 _PHILLY: Final = (
@@ -99,6 +99,7 @@ TRACES: Final = {
             "cluster04",
             72,
             "40528 / 20546 | 27618 / 7636 | 31512 / 11530 | 24075 / 4092 | 21188 / 1206 | 20823 / 841 | 30984 / 11002",
+            ("conservative",),
         ),
         _itp(
             "cluster06",
@@ -111,6 +112,7 @@ TRACES: Final = {
             12,
             "597925 / 574956 | 137500 / 114530 | 191930 / 168960 | 44179 / 21209 | 29092 / 6123 | 27915 / 4945 "
             "| 209828 / 186859",
+            ("conservative",),
         ),
         Trace("philly", "philly/philly.csv.xz", 80, _known(*_both(_PHILLY), {}), left_out=("conservative",)),
         Trace(
