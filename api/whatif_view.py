@@ -15,7 +15,8 @@ from muster.projections.whatif import Outcome
 class WhatIfView(msgspec.Struct, frozen=True):
     """The window after entry `first` up to entry `last`, as recorded and as it would have been. `left_at` is the last
     entry that both have in common (null = all of them), `passes_alike` how many recorded passes were decided again
-    before and came out the same, and `same_devices` how many of the `placed`, that began in either, had the same devices in both."""
+    before and came out the same, and `same_devices` how many of the `placed`, that began in either, had the same
+    devices in both."""
 
     first: int
     last: int
@@ -64,6 +65,10 @@ def view_of(outcome: Outcome, took_s: float) -> WhatIfView:
 
 def _assumed(outcome: Outcome) -> Iterator[str]:
     """What the answer takes for granted, in sentences."""
+    if outcome.other_engine:
+        count = outcome.other_engine
+        which = "1 recorded decision is" if count == 1 else f"{count} recorded decisions are"
+        yield f"{which} of another engine version: what is otherwise may be so for that alone"
     if outcome.left_at is None:
         yield "no pass comes out otherwise: the branch is the record"
         return

@@ -25,7 +25,7 @@ from muster.projections.fold import Fold
 from muster.projections.scheduler import CLOCK_GAP_NS, CLOCK_REST_NS
 from muster.projections.virtual_agents import Ids, VirtualAgents
 
-ENTRIES_MOST: Final = 1_000_000
+ENTRIES_MOST: Final = 500_000
 
 
 class BranchError(Exception):

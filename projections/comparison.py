@@ -183,12 +183,19 @@ def _fairness(course: Course, jobs: Sequence[Job], length_ns: Callable[[Job], in
     wanted: dict[str, int] = {}
     for job in jobs:
         left_ns = course.until_ns - max(job.submitted_ns, course.began_ns)
-        milli = job.spec.gpus * round(1000 * (job.spec.gpu.compute or 1))
+        milli = _milli(job)
         wanted[job.user] = wanted.get(job.user, 0) + milli * max(0, min(length_ns(job), left_ns)) // SECOND_NS
         held[job.user] = held.get(job.user, 0) + course.totals(job.id).device_ms
     parts = [held[user] / wanted[user] for user in sorted(wanted) if wanted[user]]
     squares = sum(part * part for part in parts)
     return sum(parts) ** 2 / (len(parts) * squares) if squares else None
+
+
+def _milli(job: Job) -> int:
+    """The thousandths of devices that a job holds while it runs, by compute where it never ran."""
+    if job.attempt is not None:
+        return sum(worker.held for worker in job.attempt.workers)
+    return job.spec.gpus * round(1000 * (job.spec.gpu.compute or 1))
 
 
 def _mover(recorded: Course, whatif: Course, pair: _Pair) -> Mover:

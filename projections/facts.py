@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from muster.core.order import ENGINE_VERSION
 from muster.core.state import Job, State
 from muster.events import codec
 from muster.events import types as t
@@ -70,6 +71,7 @@ class Facts:
         self.cancelled: Final[set[int]] = set()
         self.lags_ns: Final[list[int]] = []  # from a pass's basis to its decisions
         self.seen_ns = state.timestamp_ns
+        self.other_engine = 0  # decisions of the window that another engine version took
         self._closed = False
         self._tries: Final[dict[int, dict[int, Try]]] = {}
         self._specs: Final[dict[int, JobSpec]] = {job.id: job.spec for job in state.jobs.values()}
@@ -138,6 +140,8 @@ class Facts:
                 self._registered(entry, event)
             case _:
                 pass
+        if isinstance(event, t.Decision) and not self._closed:
+            self.other_engine += event.basis.engine != ENGINE_VERSION
         if isinstance(event, t.Decision) and event.basis.sequence != self._last_pass:
             self._last_pass = event.basis.sequence
             basis_ns = self._timestamps.get(event.basis.sequence)

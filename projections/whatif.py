@@ -12,8 +12,9 @@ import msgspec
 from muster.core.fragmentation import Measure
 from muster.core.policy_check import tree_problems
 from muster.core.resources import demand_of
+from muster.core.schedule import SECOND_NS
 from muster.core.scheme import scheme_of
-from muster.core.state import State
+from muster.core.state import Job, State
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.policy import Policy, QueueSpec
@@ -93,8 +94,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What came out. `first` and `last` are the window's sequences, and `began_ns` and `until_ns` its times: the state
     after `first` is where both courses begin. `left_at` is the last entry that the branch has in common with the record
     (None = all of them), `passes` how many recorded passes were decided again and came out the same, `guessed` where
-    run times are from that the log never saw to their end, by how many jobs. `changes` name the nodes that go, and
-    `entries` are the branch's own."""
+    run times are from that the log never saw to their end, by how many jobs. `other_engine` counts the record's
+    decisions of another engine version. `changes` name the nodes that go, and `entries` are the branch's own."""
 
     first: int
     last: int
@@ -103,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
     left_at: int | None
     passes: int
     guessed: dict[Guess, int]
+    other_engine: int
     comparison: Comparison
     changes: Changes
     entries: list[Entry]
@@ -160,7 +162,8 @@ def what_if(
         first + branch.followed if agents is not None else None,
         branch.passes,
         guessed,
-        compare(record, course, branch.ids, lambda job: _length_ns(facts, job)),
+        facts.other_engine,
+        compare(record, course, branch.ids, lambda job_id: _length_ns(facts, record.jobs[job_id])),
         changes,
         branch.entries,
     )
@@ -209,7 +212,11 @@ def _measure(state: State, facts: Facts) -> Measure | None:
     return Measure(found) if found else None
 
 
-def _length_ns(facts: Facts, job: int) -> int:
-    """For how long a recorded job runs, as far as the log has seen it."""
-    runs = facts.runs(job)
-    return runs[-1].whole[0] if runs else facts.longest_ns(job)
+def _length_ns(facts: Facts, job: Job) -> int:
+    """For how long a recorded job runs, as far as anybody knows."""
+    runs = facts.runs(job.id)
+    if runs:
+        return runs[-1].whole[0]
+    estimate = job.spec.limits.estimate
+    said_ns = estimate * SECOND_NS if isinstance(estimate, int) else 0
+    return max(facts.longest_ns(job.id), said_ns) or facts.median_run_ns()

@@ -8,6 +8,7 @@ from cluster_script import SECOND, spec
 from log_maker import RandomCluster
 from recorded_days import DAWN_NS, Day, Task
 
+from muster.core.order import ENGINE_VERSION
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
@@ -268,6 +269,16 @@ def test_it_follows_the_record_up_to_the_first_thing_that_is_otherwise() -> None
     # in the record the short job of the second three goes ahead at 151; in the order of coming it waits until 251
     assert (outcome.left_at, outcome.passes) == (changed - 1, 1)
     assert waits(outcome) == {day.jobs[2]: (109.0, 99.0), day.jobs[3]: (98.0, 198.0)}
+
+
+def test_decisions_of_another_engine_are_counted_and_followed_while_they_are_the_same() -> None:
+    day = day_of(ONE_AFTER_ANOTHER, 300)
+    older = b'"engine":1}'
+    present = f'"engine":{ENGINE_VERSION}}}'.encode()
+    day.entries[:] = [entry._replace(payload=entry.payload.replace(present, older)) for entry in day.entries]
+    outcome = ask(day, Changes(policy=FIFO))
+
+    assert (outcome.left_at, outcome.other_engine) == (None, 3)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
