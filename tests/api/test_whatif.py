@@ -64,6 +64,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(server, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One site for all that is refused."""
+    folder = tmp_path_factory.mktemp("shared")
+    with background(folder) as server:
+        yield Site(server, folder)
+
+
 def answer_of(result: Result) -> dict[str, Any]:
     assert result.exit_code == Exit.OK, result.output
     found: dict[str, Any] = json.loads(result.stdout)
@@ -116,22 +124,22 @@ def test_a_node_more_runs_both_and_the_picture_shows_both_courses(site: Site) ->
         (["--remove-nodes", "2", "--from", "2"], Exit.USAGE, "there were only 1 nodes that took work, not 2"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_the_option(site: Site, words: list[str], code: Exit, told: str) -> None:
-    result = site.muster(*words)
+def test_what_cannot_be_asked_is_refused_by_the_option(shared: Site, words: list[str], code: Exit, told: str) -> None:
+    result = shared.muster(*words)
     assert result.exit_code == code
     assert told in result.output
 
 
-def test_a_wrong_file_is_refused_with_its_place_in_it(site: Site) -> None:
-    wrong = site.file("wrong.toml", '[policy]\norder = "best"\n')
-    result = site.muster("--policy", wrong, "--from", site.first)
+def test_a_wrong_file_is_refused_with_its_place_in_it(shared: Site) -> None:
+    wrong = shared.file("wrong.toml", '[policy]\norder = "best"\n')
+    result = shared.muster("--policy", wrong, "--from", shared.first)
     assert result.exit_code == Exit.USAGE
     assert f"{wrong}: /policy/order" in result.output
 
-    tree = site.file(
+    tree = shared.file(
         "tree.toml", '[[queue]]\nname = "a"\nguarantee = "60%"\n[[queue]]\nname = "b"\nguarantee = "60%"\n'
     )
-    result = site.muster("--queues", tree, "--from", site.first)
+    result = shared.muster("--queues", tree, "--from", shared.first)
     assert result.exit_code == Exit.USAGE
     assert "the guarantees at the top are more than 100 %" in result.output
 
@@ -162,11 +170,11 @@ def test_an_urgent_job_is_told_whom_it_would_stop(site: Site) -> None:
     assert answer["workers"] == [{"rank": 0, "node": "node-1", "devices": [0]}]
 
 
-def test_a_job_that_never_fits_is_refused_as_its_submission_would_be(site: Site) -> None:
-    result = site.muster("submit", "--gpus", 64)
+def test_a_job_that_never_fits_is_refused_as_its_submission_would_be(shared: Site) -> None:
+    result = shared.muster("submit", "--gpus", 64)
     assert result.exit_code == Exit.NEVER_FITS
     assert "asks for 64" in result.output
 
-    result = site.muster("submit", "--gpus", 64, "--wait-for-capacity")
+    result = shared.muster("submit", "--gpus", 64, "--wait-for-capacity")
     assert result.exit_code == Exit.OK, result.output
     assert result.output.startswith("starts  nobody knows when")
