@@ -7,8 +7,13 @@ from muster.events.binding import WHOLE_COMPUTE, device_claim_mib
 
 
 def check_invariants(cluster: Cluster) -> None:
-    """Raises AssertionError with the sequence and what does not hold."""
-    _check_indexes(cluster)
+    """All of them. Raises AssertionError with the sequence and what does not hold."""
+    check_indexes(cluster)
+    check_state(cluster)
+
+
+def check_state(cluster: Cluster) -> None:
+    """Those of every job and node. Raises as `check_invariants`."""
     for job in cluster.state.jobs.values():
         check_job(cluster, job)
     for node in cluster.state.nodes.values():
@@ -113,8 +118,8 @@ def _check_ports(cluster: Cluster) -> None:
             ports[port] = job.id
 
 
-def _check_indexes(cluster: Cluster) -> None:
-    """The indexes kept in step equal those of a cluster built from the state."""
+def check_indexes(cluster: Cluster) -> None:
+    """The indexes kept in step equal those of a cluster built from the state. Raises as `check_invariants`."""
     fresh = Cluster(cluster.state)
     where = f"after entry {cluster.state.sequence}"
     work_lists = ("to_stop", "leaving", "to_judge", "starting", "silent", "with_strays", "on_probation", "excluding")

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from muster.core.invariants import check_invariants, check_job, check_node
+from muster.core.invariants import check_indexes, check_job, check_node, check_state
 from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.subjects import writer_class
 from muster.projections.audit_ledger import Ledger
@@ -129,6 +129,7 @@ class _Auditor:
         self._log = source if isinstance(source, LogSource) else None
         self._refused_before = state.refused_count
         self._until_whole = WHOLE_EVERY
+        self._until_indexes = WHOLE_EVERY
         self._writers: dict[str, tuple[str, str]] = {}  # by subject
         self._broken: set[str] = set()  # what breaks an invariant, and was told
         if expect is not None and expect[0] == state.sequence:
@@ -177,7 +178,7 @@ class _Auditor:
         self.report.entries += 1
         self._until_whole -= 1
         if self._until_whole <= 0:
-            self._check_whole()
+            self._check_whole(indexes=False)
 
     def _classify(self, subject: str) -> tuple[str, str]:
         """The writer's class of a subject, and the node of an agent's."""
@@ -249,9 +250,16 @@ class _Auditor:
         for node in nodes:
             self._check_that(f"node {node.name}", partial(check_node, cluster, node))
 
-    def _check_whole(self) -> None:
+    def _check_whole(self, *, indexes: bool = True) -> None:
+        """Every job and node, and what the fold keeps beside the state where that is asked for or due: building it
+        anew takes long, so once as many entries have been folded as the state has members, the audit stays linear."""
+        cluster = self._fold.cluster
         self._until_whole = WHOLE_EVERY
-        self._check_that("the whole", partial(check_invariants, self._fold.cluster))
+        self._check_that("the whole", partial(check_state, cluster))
+        self._until_indexes -= WHOLE_EVERY
+        if indexes or self._until_indexes <= 0:
+            self._until_indexes = len(cluster.state.jobs) + len(cluster.state.nodes)
+            self._check_that("the indexes", partial(check_indexes, cluster))
 
     def _check_that(self, what: str, check: Callable[[], None]) -> None:
         """What is broken is told once, until it holds again."""
