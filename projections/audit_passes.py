@@ -123,15 +123,16 @@ class PassChecker:
         self._end_pass()
 
     def _decision(self, entry: Entry) -> None:
-        self._in_the_middle = False
         basis = basis_of(entry.payload)
         if basis is None:
+            self._in_the_middle = False
             self._without_basis(entry)
             return
         self.counts.decisions += 1
         if self._pass is None or self._pass.basis != basis:
             self._end_pass()
             self._begin_pass(entry, basis)
+        self._in_the_middle = False
         self._compare(entry)
 
     def _without_basis(self, entry: Entry) -> None:
@@ -159,7 +160,7 @@ class PassChecker:
 
     def _begin_pass(self, entry: Entry, basis: t.Basis) -> None:
         self.counts.passes += 1
-        fence = self._fold.cluster.state.fence
+        fence = 0 if self._in_the_middle else self._fold.cluster.state.fence  # which may be of this very pass
         this = self._pass = _Pass(basis, entry.sequence, None)
         if not fence <= basis.sequence < entry.sequence:
             expected = f"a basis from {fence} to {entry.sequence - 1}"
