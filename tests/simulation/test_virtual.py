@@ -50,6 +50,38 @@ def test_the_head_may_start_on_another_node_than_was_thought() -> None:
     assert starts(run(trace, POLICIES["easy"], nodes=2)) == [0, 50, 2, 50]
 
 
+def test_greedy_starts_whoever_fits() -> None:
+    trace = jobs((0, 100, 3), (1, 10, 4), (2, 500, 1), (3, 5, 1))
+    assert starts(run(trace, POLICIES["fjf"])) == [0, 502, 2, 100]
+
+
+def test_the_shortest_is_first_and_blocks() -> None:
+    trace = jobs((0, 100, 3), (1, 50, 2), (2, 10, 4), (3, 5, 1))
+    assert starts(run(trace, POLICIES["sjf"])) == [0, 110, 100, 3]
+
+
+def test_conservative_puts_off_nobody_who_comes_before() -> None:
+    """Of 4 GPUs 2 are free at 100 and one at 300: the job of 2 starts at 100, the one of 3 at 200. A long job that
+    leaves the first of them alone takes the place of the second: easy lets it start, conservative does not."""
+    trace = jobs((0, 100, 2), (0, 300, 1), (1, 100, 2), (1, 50, 3), (2, 1000, 1), (3, 90, 1))
+    assert starts(run(trace, POLICIES["easy"])) == [0, 0, 100, 300, 2, 200]
+    assert starts(run(trace, POLICIES["conservative"])) == [0, 0, 100, 200, 250, 3]
+
+
+def test_no_start_that_conservative_promised_is_put_off() -> None:
+    trace = jobs(*((3 * number, 13 * number % 47 + 1, (1, 2, 3, 4, 8, 6)[number * number % 6]) for number in range(60)))
+    found = run(trace, POLICIES["conservative"], nodes=3)
+    assert found.reserved > 30
+    assert found.broken == []
+    assert summarize(found).figures.wait.mean_s < summarize(run(trace, POLICIES["fifo"], nodes=3)).figures.wait.mean_s
+
+
+def test_fair_lets_the_user_start_who_used_least() -> None:
+    rows = [(0, 100, "ada"), (1, 10, "ada"), (2, 10, "bob")]
+    trace = [TraceJob(f"j{n}", at * SECOND, lasts * SECOND, 4, user) for n, (at, lasts, user) in enumerate(rows)]
+    assert starts(run(trace, POLICIES["fair"])) == [0, 110, 100]
+
+
 def test_ends_come_before_arrivals_of_the_same_moment() -> None:
     trace = jobs((0, 10, 4), (10, 1, 4))
     assert starts(run(trace, POLICIES["fifo"])) == [0, 10]
