@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from bench import growth, openb, placement, policies, replay, service, simulation, timetravel, whatif
+from bench import audit, growth, openb, placement, policies, replay, service, simulation, timetravel, whatif
 from bench.table import Row, as_markdown
 
 
@@ -22,7 +22,18 @@ async def main() -> None:
         default=[100_000, 1_000_000],
         help="entries of the logs whose past is visited; 10000000 takes half an hour, and 6 GB in TMPDIR",
     )
-    groups = ("placement", "policies", "growth", "openb", "simulation", "replay", "timetravel", "service", "whatif")
+    groups = (
+        "placement",
+        "policies",
+        "growth",
+        "openb",
+        "simulation",
+        "replay",
+        "audit",
+        "timetravel",
+        "service",
+        "whatif",
+    )
     parser.add_argument("--only", choices=groups, help="one group of measurements")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -35,6 +46,7 @@ async def main() -> None:
     rows += simulation.measure() if arguments.only in (None, "simulation") else []
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
+    rows += audit.measure() if arguments.only in (None, "audit") else []
     if arguments.only in (None, "timetravel"):
         rows += await timetravel.measure(arguments.past_entries)
     if arguments.only in (None, "service"):

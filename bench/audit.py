@@ -4,15 +4,17 @@ The log is one of a busy cluster with gangs, queues, priorities, backfill and pr
 """
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import Final
 
 from bench.policies import SECOND_NS, World
 from bench.policies import Load as ClusterLoad
 from bench.table import Row
-from bench.workload import DEVICES
+from bench.workload import DEVICES, history
+from bench.workload import NODES as LARGE
 from muster.core.decide import decide
-from muster.events.log import Entry
+from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.policy import Policy, Preemption
 from muster.projections.audit import audit
 from muster.projections.fold import next_chain
@@ -20,8 +22,7 @@ from muster.projections.mirror import CHUNK, GENESIS, MirrorRow
 from muster.projections.replay import collector_at_rest
 
 ENTRIES: Final = 100_000
-SIZES: Final = (100, 1000)
-"""Nodes."""
+NODES: Final = 100
 
 
 class Rows:
@@ -60,16 +61,22 @@ def busy_log(entries: int, nodes: int) -> list[Entry]:
 
 
 def measure() -> list[Row]:
-    """A row for each size of the cluster."""
-    rows = []
-    for nodes in SIZES:
-        source = Rows(busy_log(ENTRIES, nodes))
-        with collector_at_rest():
-            report = audit(source)
-        assert report.ok, report.findings[0]
-        decisions, passes = report.passes.decisions, report.passes.passes
-        rate = f"{decisions / report.seconds:,.0f} decisions/s"
-        beside = f"{report.entries:,} entries in {report.seconds:.1f} s; {decisions:,} decisions, {passes:,} passes"
-        rows.append(Row(f"audit, {nodes:,} nodes, 20 queues, preemption", rate, beside))
-        sys.stderr.write(f"{rows[-1]}\n")
-    return rows
+    """A busy cluster with queues and preemption; a large one whose jobs start as they come."""
+    return [
+        _row(f"audit, {NODES} nodes, gangs, 20 queues, preemption", busy_log(ENTRIES, NODES)),
+        _row(f"audit, {LARGE:,} nodes, small jobs and gangs", history(ENTRIES + BATCH_LIMIT)),
+    ]
+
+
+def _row(what: str, entries: list[Entry]) -> Row:
+    source = Rows(entries)
+    with collector_at_rest():
+        begun = time.process_time()
+        report = audit(source, last=ENTRIES)
+        seconds = time.process_time() - begun
+    assert report.ok, report.findings[0]
+    decisions, commands = report.passes.decisions, report.passes.commands
+    rate = f"{decisions / seconds:,.0f} decisions/s, {report.entries / seconds:,.0f} entries/s"
+    row = Row(what, rate, f"{decisions:,} decisions in {report.passes.passes:,} passes, {commands:,} commands")
+    sys.stderr.write(f"{row}\n")
+    return row

@@ -27,7 +27,9 @@ from muster.projections.mirror import MirrorRow
 from muster.projections.schema import HoleError, StoreError
 
 WHOLE_EVERY: Final = 1000
-"""After so many entries, everything is looked at."""
+"""After so many entries, every job and node is looked at."""
+INDEXES_EVERY: Final = 10_000
+"""After so many, or as many as the state has members, what the fold keeps beside the state is built anew."""
 
 _EXPECT: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{32})")
 
@@ -129,7 +131,7 @@ class _Auditor:
         self._log = source if isinstance(source, LogSource) else None
         self._refused_before = state.refused_count
         self._until_whole = WHOLE_EVERY
-        self._until_indexes = WHOLE_EVERY
+        self._until_indexes = INDEXES_EVERY
         self._writers: dict[str, tuple[str, str]] = {}  # by subject
         self._broken: set[str] = set()  # what breaks an invariant, and was told
         if expect is not None and expect[0] == state.sequence:
@@ -252,13 +254,13 @@ class _Auditor:
 
     def _check_whole(self, *, indexes: bool = True) -> None:
         """Every job and node, and what the fold keeps beside the state where that is asked for or due: building it
-        anew takes long, so once as many entries have been folded as the state has members, the audit stays linear."""
+        anew takes long."""
         cluster = self._fold.cluster
         self._until_whole = WHOLE_EVERY
         self._check_that("the whole", partial(check_state, cluster))
         self._until_indexes -= WHOLE_EVERY
         if indexes or self._until_indexes <= 0:
-            self._until_indexes = len(cluster.state.jobs) + len(cluster.state.nodes)
+            self._until_indexes = max(INDEXES_EVERY, len(cluster.state.jobs) + len(cluster.state.nodes))
             self._check_that("the indexes", partial(check_indexes, cluster))
 
     def _check_that(self, what: str, check: Callable[[], None]) -> None:
