@@ -133,7 +133,7 @@ class _Auditor:
         self._until_whole = WHOLE_EVERY
         self._until_indexes = INDEXES_EVERY
         self._writers: dict[str, tuple[str, str]] = {}  # by subject
-        self._broken: set[str] = set()  # what breaks an invariant, and was told
+        self._told: set[str] = set()  # what breaks an invariant, without where that was seen
         if expect is not None and expect[0] == state.sequence:
             self._check_expected(state.sequence)
 
@@ -237,43 +237,38 @@ class _Auditor:
         if writer == "admin" or (writer == "decision" and not jobs):
             names.add(_node_named(entry.payload))
         nodes = [node for name in names if (node := state.nodes.get(name)) is not None]
-        if not self._broken:
-            try:
-                for job in jobs:
-                    check_job(cluster, job)
-                for node in nodes:
-                    check_node(cluster, node)
-            except (AssertionError, LookupError):
-                pass  # which of them, is found below
-            else:
-                return
-        for job in jobs:
-            self._check_that(f"job {job.id}", partial(check_job, cluster, job))
-        for node in nodes:
-            self._check_that(f"node {node.name}", partial(check_node, cluster, node))
+        try:
+            for job in jobs:
+                check_job(cluster, job)
+            for node in nodes:
+                check_node(cluster, node)
+        except (AssertionError, LookupError):
+            for job in jobs:
+                self._check_that(partial(check_job, cluster, job))
+            for node in nodes:
+                self._check_that(partial(check_node, cluster, node))
 
     def _check_whole(self, *, indexes: bool = True) -> None:
         """Every job and node, and what the fold keeps beside the state where that is asked for or due: building it
         anew takes long."""
         cluster = self._fold.cluster
         self._until_whole = WHOLE_EVERY
-        self._check_that("the whole", partial(check_state, cluster))
+        self._check_that(partial(check_state, cluster))
         self._until_indexes -= WHOLE_EVERY
         if indexes or self._until_indexes <= 0:
             self._until_indexes = max(INDEXES_EVERY, len(cluster.state.jobs) + len(cluster.state.nodes))
-            self._check_that("the indexes", partial(check_indexes, cluster))
+            self._check_that(partial(check_indexes, cluster))
 
-    def _check_that(self, what: str, check: Callable[[], None]) -> None:
-        """What is broken is told once, until it holds again."""
+    def _check_that(self, check: Callable[[], None]) -> None:
+        """What is broken is told once."""
         try:
             check()
         except (AssertionError, LookupError) as error:
-            if what not in self._broken:
-                self._broken.add(what)
-                text = str(error) or repr(error)
+            text = str(error) or repr(error)
+            what = text.partition(", ")[2] or text
+            if what not in self._told:
+                self._told.add(what)
                 self._find(self._fold.cluster.state.sequence, "invariant", "the invariants of the state", text)
-        else:
-            self._broken.discard(what)
 
     def _finish(self) -> None:
         state = self._fold.cluster.state

@@ -134,3 +134,19 @@ async def test_what_only_the_mirror_still_has_at_the_end_is_told(tmp_path: Path)
         finding.found
         == f"entries {cut + 1} to {LAST} are missing from the end of the stream; the mirror has what is missing"
     )
+
+
+async def test_a_broken_invariant_is_found_at_the_entry_that_broke_it_and_told_once(tmp_path: Path) -> None:
+    script = script_of_two_jobs()
+    job = script.submit(spec(2))
+    state = script.cluster.state
+    basis = t.Basis(state.sequence, state.chain.hex(), "priority/easy/best-fit", ENGINE_VERSION)
+    place = t.Placement(0, "node-1", state.nodes["node-1"].incarnation, [0, 7])
+    forged = script.append(t.JobAllocated(basis, job, 1, [place], "10.0.0.1", 42500, "forged"))
+    script.start(3)
+    script.advance(1)
+    path = await mirror_of(tmp_path / "m.db", script.entries, ())
+    findings = (await audit_log(script.entries, path)).findings
+    broken = [(each.sequence, each.found) for each in findings if each.kind == "invariant"]
+    assert broken[0] == (forged, f"after entry {forged}, device 0 of node-1: 2000 thousandths promised")
+    assert len(broken) == len({text.partition(",")[2] for _, text in broken})
