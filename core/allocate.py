@@ -17,16 +17,15 @@ from muster.core.floating import FloatingShadow
 from muster.core.ledger import Obstacle
 from muster.core.lines import Line
 from muster.core.order import duration_s, faded
-from muster.core.placement import Allotment, place
-from muster.core.plan import NOWHERE, Draft, Plan, meeting_nodes, place_with_ports
+from muster.core.placement import place
+from muster.core.plan import NOWHERE, Draft, Plan, place_with_ports
 from muster.core.preempt import Preemptor
 from muster.core.queues import ENDLESS, NOTHING, Queue, Vector, plus
 from muster.core.releasing import Asker
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
-from muster.core.timetable import AT_ONCE
 from muster.core.turns import OpenLine, Turns
-from muster.events.types import Endpoint
+from muster.core.waiting import exclusions, may_wait
 
 Verdict = Literal["taken", "passed", "full"]
 
@@ -276,7 +275,7 @@ class Allocator:
         assert bookings is not None
         if self._is_held_back(asker):
             return "passed"
-        found = self.booked_now(asker)
+        found = bookings.place_now(asker)
         if found is None:
             return "passed"
         shares, endpoints = found
@@ -291,18 +290,6 @@ class Allocator:
         bookings.note_started(job)
         self._note_held(asker, exact)
         return "taken"
-
-    def booked_now(self, asker: Asker) -> tuple[Allotment, list[Endpoint]] | None:
-        """The place that a job has at once beside all that are booked, and the ports there."""
-        assert self.bookings is not None
-        excluded = asker.excluded
-        while (slot := self.bookings.slot_of(asker, excluded)) is not None and slot.at == AT_ONCE:
-            nodes = meeting_nodes(asker.demand, [share.node for share in slot.found.shares])
-            endpoints = self._draft.room.free_endpoints(nodes, asker.job.id)
-            if len(endpoints) == len(nodes):
-                return slot.found, endpoints
-            excluded |= {nodes[len(endpoints)]}
-        return None
 
     def _has_room(self, asker: Asker, shape: int) -> bool:
         """Whether a job would fit if nothing were reserved."""
@@ -376,24 +363,6 @@ class Allocator:
             ledger.tree.share_ppm(plus(ledger.staying(queue), asker.least)) > queue.entitled_ppm
             for queue in asker.claimant.queue.upwards()
         )
-
-
-def exclusions(job: Job, time_at: int) -> frozenset[str]:
-    """The nodes that a job is not placed on for now, since they refused its start."""
-    return frozenset(node for node, until in job.excluded.items() if until > time_at)
-
-
-OWN: Final = ("job_limit", "user_limit", "urgent_limit")
-"""Bounds that keep a job and nobody behind it."""
-
-
-def may_wait(cluster: Cluster, asker: Asker, obstacles: list[Obstacle]) -> bool:
-    """Whether a job that does not start now has a claim on what becomes free: not where no state of the cluster's
-    nodes, with nothing running, could hold it, nor where a bound of its own or its user's keeps it, nor where its
-    queue's bounds or the lanes would keep it for ever."""
-    if any(obstacle.kind in OWN for obstacle in obstacles):
-        return False
-    return cluster.could_start(asker.claimant, asker.job, asker.least)
 
 
 def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:

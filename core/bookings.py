@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 from muster.core.backfill import Hold, hold_until
 from muster.core.estimates import expected_s
 from muster.core.node_room import Share
+from muster.core.placement import Allotment
+from muster.core.plan import meeting_nodes
 from muster.core.queues import ENDLESS
 from muster.core.resources import Demand
 from muster.core.schedule import SECOND_NS
 from muster.core.slots import Slot, Slots
 from muster.core.timetable import AT_ONCE, Timetable
+from muster.events.types import Endpoint
 
 if TYPE_CHECKING:
     from muster.core.plan import Draft
@@ -46,6 +49,17 @@ class Bookings:
         if self._last is None or self._last[0] != key:
             self._last = key, self._slots.earliest(*key)
         return self._last[1]
+
+    def place_now(self, asker: "Asker") -> tuple[Allotment, list[Endpoint]] | None:
+        """The place that a job has at once beside all that are booked, and the ports there."""
+        excluded = asker.excluded
+        while (slot := self.slot_of(asker, excluded)) is not None and slot.at == AT_ONCE:
+            nodes = meeting_nodes(asker.demand, [share.node for share in slot.found.shares])
+            endpoints = self._draft.room.free_endpoints(nodes, asker.job.id)
+            if len(endpoints) == len(nodes):
+                return slot.found, endpoints
+            excluded |= {nodes[len(endpoints)]}
+        return None
 
     def lasts_ns(self, job: "Job") -> int:
         """How long a job lasts (`ENDLESS` = nobody knows)."""

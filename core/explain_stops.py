@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from muster.core.allocate import may_wait
 from muster.core.explain_turn import Turn
 from muster.core.explain_words import SHOWN, listed, span
 from muster.core.order import duration_s
@@ -11,6 +10,7 @@ from muster.core.preempt import Preemptor
 from muster.core.queues import NOTHING, Queue, plus, within
 from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
+from muster.core.waiting import may_wait
 
 
 def unstopped(turn: Turn) -> list[str]:

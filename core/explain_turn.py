@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from muster.core.allocate import Allocator, exclusions
+from muster.core.allocate import Allocator
 from muster.core.backfill import ends_in_time
 from muster.core.cluster import Cluster
 from muster.core.holdings import Claim
@@ -17,6 +17,7 @@ from muster.core.plan import Draft, Plan, place_with_ports
 from muster.core.releasing import Asker
 from muster.core.reservations import use_reservations
 from muster.core.state import Job
+from muster.core.waiting import exclusions
 
 if TYPE_CHECKING:
     from muster.core.turns import OpenLine
@@ -67,7 +68,7 @@ class Turn:
         if self.allocator.bookings is not None:
             if fits is None or self.allocator.is_alone():
                 return fits
-            booked = self.allocator.booked_now(self.asker)
+            booked = self.allocator.bookings.place_now(self.asker)
             return booked[0] if booked is not None else None
         shadow = self.allocator.shadow
         if shadow is None or fits is None or ends_in_time(self.draft, self.job, shadow.at):

@@ -109,7 +109,7 @@ def test_a_queue_that_is_not_the_one_meant() -> None:
         ({"half_life": "0s"}, "/half_life", "more than nothing"),
         ({"half_life": "soon"}, "/half_life", "is no duration"),
         ({"backfill": "easy"}, "/backfill", "Expected `object`"),
-        ({"backfill": {"mode": "conservative"}}, "/backfill/mode", "known here: none, easy"),
+        ({"backfill": {"mode": "eager"}}, "/backfill/mode", "known here: none, greedy, easy, conservative"),
         ({"backfill": {"deep": 1}}, "/backfill/deep", "unknown field; known here: depth, keep, mode"),
         ({"placement": "worst-fit"}, "/placement", "known here: best-fit, fragmentation, spread, tight"),
         ({"preemption": {"mode": "freeze"}}, "/preemption/mode", "known here: none, cold"),
