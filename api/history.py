@@ -9,7 +9,7 @@ from muster.api.answers import answer
 from muster.api.parameters import flag, integer
 from muster.api.problems import bad_parameter
 from muster.api.reading import PAGE_DEFAULT, PAGE_LIMIT, phases_of
-from muster.api.service import SERVICE, Service, moment_of
+from muster.api.service import SERVICE, Service, moment_of, see_mirrored
 from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.state import PHASE_CODES, Job, JobPhase
 from muster.projections.accounts import totals
@@ -75,6 +75,7 @@ async def show_history(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     query, by = await _query_of(request, service), _by_of(request)
     moment = await moment_of(request)
+    await see_mirrored(service)
     total = await sums_of(service.store, moment.state, query, None, moment.now_ns)
     sums = {} if by is None else await sums_of(service.store, moment.state, query, by, moment.now_ns)
     jobs = [] if by is not None else await jobs_of(service.store, moment.state, query)

@@ -161,11 +161,19 @@ async def see_minimum(request: web.Request) -> None:
         try:
             await follower.wait_for(minimum, MIN_SEQ_WAIT_S)
         except TimeoutError as error:
-            raise ApiError(
-                503,
-                "behind",
-                f"the state has not reached entry {minimum}",
-                detail=f"it is at {follower.position}",
-                next_step="ask again, or leave min_seq out",
-                retry_after_s=1,
-            ) from error
+            step = "ask again, or leave min_seq out"
+            raise _behind("state", minimum, follower.position, step) from error
+
+
+async def see_mirrored(service: Service) -> None:
+    """Wait until the read models have what the state has now: who left the state by then is in them."""
+    sequence = service.state.sequence
+    try:
+        await service.store.wait_for(sequence, MIN_SEQ_WAIT_S)
+    except TimeoutError as error:
+        raise _behind("mirror", sequence, service.store.position, "ask again") from error
+
+
+def _behind(what: str, wanted: int, position: int, next_step: str) -> ApiError:
+    title, detail = f"the {what} has not reached entry {wanted}", f"it is at {position}"
+    return ApiError(503, "behind", title, detail=detail, next_step=next_step, retry_after_s=1)

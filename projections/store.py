@@ -43,6 +43,7 @@ class Store:
         self._writer = writer
         self._reader = reader
         self._writing = asyncio.Lock()
+        self._news = asyncio.Event()
 
     @classmethod
     async def open(cls, path: Path) -> Self:
@@ -86,6 +87,14 @@ class Store:
             for snapshot in snapshots:
                 await self._put_snapshot(snapshot)
         self.position = rows[-1].sequence
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def wait_for(self, sequence: int, timeout_s: float) -> None:
+        """Wait until entry `sequence` is here. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while self.position < sequence:
+                await self._news.wait()
 
     async def begin_after(self, snapshot: Snapshot, jobs: Iterable[JobRow]) -> None:
         """Make an empty store one of a window, whose first entry follows the snapshot's; `jobs` are those of its state.

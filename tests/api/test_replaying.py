@@ -1,0 +1,190 @@
+"""The log as a story, over HTTP and on the command line; and the file that it is written to."""
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from api_harness import Background, Harness
+from click.testing import CliRunner, Result
+
+from muster.api.cli import main
+from muster.events import types as t
+from muster.projections.audit import audit
+from muster.projections.exports import ExportSource
+
+Muster = Callable[..., Result]
+
+
+async def _history(harness: Harness) -> None:
+    """After node-1 (entry 1): job 2 of ada in default runs to its end, job 7 of bob waits and is cancelled."""
+    http = aiohttp.ClientSession(harness.url)
+    async with http:
+        for user, gpus in (("ada", 8), ("bob", 4)):
+            body = {"command": "true", "name": f"of-{user}", "gpus": gpus}
+            async with http.post("/v1/jobs", json=body, headers={"Muster-User": user}) as answer:
+                job = (await answer.json())["id"]
+            await harness.decide()
+            if user == "ada":
+                await harness.start(job)
+        async with http.post(f"/v1/jobs/{job}/cancel", json={"reason": "typo"}, headers={"Muster-User": "eve"}) as _:
+            pass
+        await harness.end(2)
+    await harness.append(t.NodeCordoned("node-1", "eve", "dust"))
+
+
+@pytest.fixture
+def told(muster: Muster, server: Background) -> Muster:
+    server.do(_history)
+    return muster
+
+
+def sentences(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [line.strip().split("  ", 2)[2] for line in result.stdout.splitlines()]
+
+
+STORY = [
+    "node-1 is there with 8 A100-80GB",
+    "job 2 'of-ada' of ada comes to default and asks for 8 GPUs",
+    "job 2 'of-ada' of ada gets node-1[0-7] after a wait of 0s: best-fit: 8 idle on node-1",
+    "worker 0 of job 2 'of-ada' of ada on node-1 runs",
+    "job 6 'of-bob' of bob comes to default and asks for 4 GPUs",
+    "eve asks for an end of job 6 'of-bob' of bob: typo; job 6 'of-bob' of bob is cancelled: cancelled by eve: typo",
+    "worker 0 of job 2 'of-ada' of ada on node-1 has ended: exit code 0;"  # noqa: ISC004 - one sentence
+    " job 2 'of-ada' of ada has completed after 0s on 8 GPUs",
+    "eve keeps new work from node-1: dust",
+]
+
+
+def test_the_log_is_a_story(told: Muster) -> None:
+    result = told("replay")
+    assert sentences(result) == STORY
+    assert [int(line.split()[0]) for line in result.stdout.splitlines()] == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        (["--from", "5", "--to", "7"], [3, 4, 5]),
+        (["--job", "6"], [4, 5]),
+        (["-u", "bob"], [4, 5]),
+        (["-u", "eve"], [5, 7]),
+        (["-q", "default"], [1, 2, 3, 4, 5, 6]),
+        (["-q", "research"], []),
+        (["--node", "node-1"], [0, 2, 3, 6, 7]),
+        (["--kind", "JobSubmitted,node-cordoned"], [1, 4, 7]),
+        (["--until-event", "JobCancelRequested"], [0, 1, 2, 3, 4, 5]),
+        (["--until-event", "job-allocated"], [0, 1, 2]),
+        (["--until-event", "6"], [0, 1, 2, 3, 4]),
+        (["--from", "6", "--user", "ada"], [6]),
+    ],
+)
+def test_a_story_is_told_in_part(told: Muster, words: list[str], chosen: list[int]) -> None:
+    assert sentences(told("replay", *words)) == [STORY[number] for number in chosen]
+
+
+def test_commands_are_told_where_they_are_asked_for(told: Muster) -> None:
+    everything = sentences(told("replay", "--all"))
+    assert everything[3] == "node-1 is to start worker 0 of job 2 'of-ada' of ada"
+    assert [*everything[:3], *everything[4:]] == STORY
+    assert sentences(told("replay", "--kind", "StartWorker")) == [everything[3]]
+
+
+def test_json_gives_the_events_with_their_sentences(told: Muster) -> None:
+    events = [json.loads(line) for line in told("replay", "--json", "--job", "2").output.splitlines()]
+    assert [(event["sequence"], event["type"]) for event in events][:2] == [
+        ("2", "muster.JobSubmitted.1"),
+        ("3", "muster.JobAllocated.1"),
+    ]
+    assert events[0]["text"] == STORY[1]
+    assert events[0]["data"]["spec"]["gpus"] == 8
+
+
+def test_pauses_are_told(muster: Muster, server: Background) -> None:
+    async def wait(harness: Harness) -> None:
+        last_ns = harness.log.entries[-1].timestamp_ns
+        harness.log._clock = lambda: last_ns + 200 * 10**9
+        await harness.append(t.NodeCordoned("node-1", "eve"))
+
+    server.do(wait)
+    assert [line.strip() for line in muster("replay").output.splitlines()][1] == "-- 3:20 later --"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--kind", "Nonsense"], "'Nonsense' is none of ClockAdvanced, "),
+        (["--from", "rubbish"], "from is wrong"),
+        (["--export", "x", "--import", "y"], "exclude each other"),
+        (["--export", "x", "--job", "2"], "it goes without --job"),
+        (["--import", "x", "--from", "2"], "an import is opened whole"),
+        (["--listen", "127.0.0.1:7000"], "--listen says where an import listens"),
+        (["--import", "x", "--listen", "nowhere"], "'nowhere' is no address"),
+    ],
+)
+def test_what_cannot_be_told_is_a_wrong_command(muster: Muster, words: list[str], said: str) -> None:
+    result = muster("replay", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_an_import_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    for words, said in (
+        (["x.jsonl"], "is no export"),
+        (["nothing.jsonl"], "cannot be read"),
+        (["x.jsonl", "--listen", "10.0.0.1:7000"], "10.0.0.1 is not a loopback address"),
+    ):
+        result = CliRunner().invoke(main, ["replay", "--import", str(tmp_path / words[0]), *words[1:]])
+        assert result.exit_code in (1, 2)
+        assert said in result.stderr
+
+
+# -- exports -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "unpack"), [("x.jsonl", bytes), ("x.gz", gzip.decompress), ("x.xz", lzma.decompress)])
+def test_an_export_is_a_file_that_proves_itself(
+    told: Muster, tmp_path: Path, name: str, unpack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / name
+    result = told("replay", "--export", str(path))
+    assert result.exit_code == 0, result.output
+    assert result.output == f"{path}: entries 1 to 9, {path.stat().st_size:,} bytes\n"
+    lines: list[dict[str, Any]] = [json.loads(line) for line in unpack(path.read_bytes()).splitlines()]
+    assert (lines[0]["muster_export"], lines[0]["first"], lines[0]["last"], lines[0]["chain"]) == (1, 1, 9, "0" * 32)
+    assert [line["sequence"] for line in lines[1:]] == list(range(1, 10))
+    assert lines[-1]["payload"] == {"type": "NodeCordoned.1", "node": "node-1", "user": "eve", "reason": "dust"}
+    assert lines[-1]["chain"] == json.loads(told("state", "--json").output)["chain"]
+    assert audit(ExportSource(path)).ok
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("x.")] == [name]
+    again = told("replay", "--export", str(path))
+    assert (again.exit_code, "is there already" in again.stderr) == (4, True)
+
+
+def test_an_export_of_a_window_has_the_state_before_it(told: Muster, server: Background, tmp_path: Path) -> None:
+    path = tmp_path / "window.jsonl"
+    answer = json.loads(told("replay", "--export", str(path), "--from", "5", "--to", "8", "--json").output)
+    assert {name: answer[name] for name in ("first", "last", "entries")} == {"first": 5, "last": 8, "entries": 4}
+    source = ExportSource(path)
+    state = source.base().cluster.state
+    assert (state.sequence, state.jobs[2].phase) == (4, "STARTING")
+
+
+def test_an_export_that_breaks_off_leaves_no_file(
+    told: Muster, server: Background, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_row: object) -> bytes:
+        return b""
+
+    monkeypatch.setattr("muster.api.replaying.entry_line", broken)
+    result = told("replay", "--export", str(tmp_path / "x.jsonl"))
+    assert (result.exit_code, "ended the export after 0 entries" in result.stderr) == (69, True)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("x.")]
+    unwritable = told("replay", "--export", str(tmp_path / "no" / "folder.jsonl"))
+    assert (unwritable.exit_code, "cannot be written" in unwritable.stderr) == (1, True)
