@@ -160,7 +160,7 @@ async def _exported(service: Service, first: int, last: int) -> AsyncGenerator[b
             return next(mirror.rows(start, min(start + CHUNK - 1, mirrored)))
 
     before = await _fold_before(service, first)
-    yield header_line(header_of(before, service.log.prefix, last))
+    yield header_line(await asyncio.to_thread(header_of, before, service.log.prefix, last))
     chain = before.cluster.state.chain
     while first <= mirrored:
         found = await asyncio.to_thread(rows, first)
