@@ -153,7 +153,7 @@ def _queueing(trace: Trace, results: Mapping[str, _Result]) -> Rows:
         known = trace.known.get(policy, Known())
         done = results.get(policy)
         if done is None:
-            rows.append([policy, NONE, _number(known.jct_s), NONE, _number(known.wait_s), *[NONE] * 5])
+            rows.append([policy, NONE, _number(known.jct_s), NONE, _number(known.wait_s), *[NONE] * 6])
             continue
         summary = done.summary
         kept = f"{summary.reservations:,} / {summary.broken_reservations}" if summary.reservations else NONE
