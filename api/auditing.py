@@ -9,13 +9,13 @@ import msgspec
 from aiohttp import web
 
 from muster.api.answers import SEQUENCE_HEADER, answer, problem
+from muster.api.audit_parts import audit_log, audit_mirror
 from muster.api.clients import CLIENTS, write_part
 from muster.api.log_views import AuditProgress, AuditView, audit_view
 from muster.api.problems import ApiError, bad_parameter
 from muster.api.service import SERVICE, Service, placed
 from muster.api.streams import NDJSON_TYPE
 from muster.events.log import LogError
-from muster.projections.audit import audit
 from muster.projections.audit_report import AuditReport
 from muster.projections.audit_sources import LogSource
 from muster.projections.mirror import Mirror
@@ -64,13 +64,21 @@ class _Running:
         return audit_view(report, self._asked.source)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> AuditReport:
-        asked = self._asked
-        with Mirror(self._service.store.path) as mirror:
-            deadline_s = time.monotonic() + MIRROR_WAIT_S  # it is written a moment after the fold
-            while asked.source == "mirror" and mirror.position() < (asked.last or 0) and time.monotonic() < deadline_s:
-                time.sleep(LOOK_S)
-            source = mirror if asked.source == "mirror" else LogSource(self._service.log, loop, mirror)
-            return audit(source, asked.first, asked.last, expect=asked.expect, progress=self._check)
+        asked, log, path = self._asked, self._service.log, self._service.store.path
+        with Mirror(path) as mirror:
+            if asked.source == "mirror":
+                self._await_mirror(mirror, asked.last or 0)
+                return audit_mirror(path, asked.first, asked.last, expect=asked.expect, progress=self._check)
+            self._await_mirror(mirror, LogSource(log, loop).position() if asked.last is None else asked.last)
+            source = LogSource(log, loop, mirror)
+            return audit_log(source, path, asked.first, asked.last, expect=asked.expect, progress=self._check)
+
+    @staticmethod
+    def _await_mirror(mirror: Mirror, last: int) -> None:
+        """It is written a moment after the fold."""
+        deadline_s = time.monotonic() + MIRROR_WAIT_S
+        while mirror.position() < last and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
 
     def _check(self, sequence: int) -> None:
         self.reached = sequence

@@ -1,10 +1,10 @@
 """The audit: the log folded again, with nothing believed that can be computed.
 
 Checked are the sequence; the chain, of every row that has one and of every decision's basis; the invariants, of what
-each entry touched and now and then of everything; that devices are held within what they have and given back once; and
-every pass, decided again from its basis. The chain finds loss and rot up to the last decision (in a mirror or an export
-up to its end); deliberate rewriting is found by `expect`, a sequence and chain that were kept elsewhere. Blocking; for
-a worker thread.
+each entry touched and now and then of everything; that devices are held within what they have and given back once; the
+mirror's snapshots, up to the first finding; and every pass, decided again from its basis. The chain finds loss and rot
+up to the last decision (in a mirror or an export up to its end); deliberate rewriting is found by `expect`, a sequence
+and chain that were kept elsewhere. Blocking; for a worker thread.
 """
 
 import re
@@ -16,12 +16,13 @@ from typing import Final
 import msgspec
 
 from muster.core.invariants import check_indexes, check_job, check_node, check_state
-from muster.events.log import BATCH_LIMIT, Entry
-from muster.events.subjects import writer_class
+from muster.events.log import Entry
 from muster.projections.audit_ledger import Ledger
-from muster.projections.audit_passes import PassChecker, bases_in, basis_of
+from muster.projections.audit_passes import PassChecker
+from muster.projections.audit_ranges import bases_between, bounds, enter
 from muster.projections.audit_report import AuditReport
-from muster.projections.audit_sources import LogSource, Source, first_of, fold_before
+from muster.projections.audit_snapshots import snapshot_check
+from muster.projections.audit_sources import LogSource, Source
 from muster.projections.fold import Fold
 from muster.projections.mirror import MirrorRow
 from muster.projections.schema import HoleError, StoreError
@@ -49,64 +50,29 @@ def audit(
     is in. With a later `first`, the audit enters at a state that the source has before it, takes it on trust, and can
     decide every pass in the range again; without such a state, at the first entry. `expect` is "SEQUENCE:CHAIN". Raises
     ValueError for a wrong range or `expect`, StoreError where the source has no state to begin with, LogError."""
-    position = source.position()
-    first = first_of(source) if first is None else first
-    last = position if last is None else last
-    if not first_of(source) <= first <= last + 1 <= position + 1:
-        begin = f"which begins at entry {first_of(source)} and ends" if first_of(source) > 1 else "which ends"
-        raise ValueError(f"entries {first} to {last} are not in the log, {begin} at entry {position}")
-    expected = _EXPECT.fullmatch(expect)
-    if expect and expected is None:
-        raise ValueError(f"{expect[:64]!r} is not written as SEQUENCE:CHAIN")
     started = time.perf_counter()
-    last = _end_of_pass(source, last, position)
-    fold, bases = _enter(source, first, last)
-    auditor = _Auditor(source, fold, bases, last, (int(expected[1]), expected[2]) if expected else None)
+    first, last = bounds(source, first, last)
+    expected = expectation(expect)
+    report = audit_on(source, enter(source, first, last), last, expected, progress)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def expectation(text: str) -> tuple[int, str] | None:
+    """A sequence and its chain, of "SEQUENCE:CHAIN"; None of "". Raises ValueError."""
+    found = _EXPECT.fullmatch(text)
+    if text and found is None:
+        raise ValueError(f"{text[:64]!r} is not written as SEQUENCE:CHAIN")
+    return (int(found[1]), found[2]) if found else None
+
+
+def audit_on(
+    source: Source, fold: Fold, last: int, expect: tuple[int, str] | None, progress: Progress | None
+) -> AuditReport:
+    """Audit what follows a fold, which stands in the middle of no pass and is taken along, up to entry `last`."""
+    auditor = _Auditor(source, fold, bases_between(source, fold.cluster.state.sequence + 1, last), last, expect)
     auditor.run(progress)
-    auditor.report.seconds = time.perf_counter() - started
     return auditor.report
-
-
-def _end_of_pass(source: Source, last: int, position: int) -> int:
-    """The last entry of the pass that entry `last` is in, or `last`."""
-    found = last
-    if 0 < last < position:
-        try:
-            for rows in source.rows(last, min(last + BATCH_LIMIT, position)):
-                for row in rows:
-                    basis = basis_of(row.payload) if writer_class(row.subject) == "decision" else None
-                    within = basis.sequence < last if basis is not None else writer_class(row.subject) == "command"
-                    if not within:
-                        return found
-                    found = row.sequence
-        except HoleError:
-            pass
-    return found
-
-
-def _enter(source: Source, first: int, last: int) -> tuple[Fold, set[int]]:
-    """The fold to begin with: a state at or before `first` - 1 and every basis in the range, which stands in the
-    middle of no pass; and the bases."""
-    bases = _bases(source, first, last)
-    start = min(first - 1, min(bases, default=first))
-    while True:
-        fold = fold_before(source, start)
-        entered = fold.cluster.state.sequence
-        between = _bases(source, entered + 1, first - 1)
-        start = min(between, default=entered)
-        if start >= entered or entered < first_of(source):
-            return fold, bases | between
-
-
-def _bases(source: Source, first: int, last: int) -> set[int]:
-    """The bases in a range, up to the first entry that cannot be read: there the audit comes to its end."""
-    bases: set[int] = set()
-    try:
-        for rows in source.rows(first, last):
-            bases |= bases_in(row.entry for row in rows)
-    except HoleError:
-        pass
-    return bases
 
 
 class _NodePeek(msgspec.Struct, gc=False):
@@ -128,6 +94,7 @@ class _Auditor:
         self._find = self.report.find
         self._ledger = Ledger(fold.cluster)
         self._passes = PassChecker(fold, bases, state.sequence, self._find)
+        self._snapshots, self._check_snapshot = snapshot_check(source, fold, last, self._find)
         self._log = source if isinstance(source, LogSource) else None
         self._refused_before = state.refused_count
         self._until_whole = WHOLE_EVERY
@@ -177,6 +144,8 @@ class _Auditor:
             self._check_touched(entry, writer, owner)
         fold.touched.clear()
         self._passes.after(row.sequence)
+        if row.sequence in self._snapshots and not self.report.findings_count:  # what was taken before a damage differs
+            self._check_snapshot()
         self.report.entries += 1
         self._until_whole -= 1
         if self._until_whole <= 0:

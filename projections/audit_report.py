@@ -1,5 +1,6 @@
 """What an audit reports."""
 
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 FINDINGS_KEPT: Final = 100
 TEXT_LIMIT: Final = 2000
 
-FindingKind = Literal["sequence", "chain", "basis", "decision", "command", "holding", "invariant", "expect"]
+FindingKind = Literal["sequence", "chain", "basis", "decision", "command", "holding", "invariant", "snapshot", "expect"]
 
 
 class Find(Protocol):
@@ -54,6 +55,9 @@ class PassCounts(msgspec.Struct):
     other_engines: list[OtherEngine] = []
 
 
+_COUNTED: Final = [name for name in PassCounts.__struct_fields__ if name != "other_engines"]
+
+
 class AuditReport(msgspec.Struct):
     """What was audited and found. `entries` from `first` to `last` were folded, on top of the state at `first` - 1;
     `findings` are in the order of the log, the first hundred of `findings_count`. `refused` entries were not applied
@@ -94,3 +98,19 @@ class AuditReport(msgspec.Struct):
         if len(self.findings) < FINDINGS_KEPT:
             texts = (text[:TEXT_LIMIT] for text in (expected, found, why))
             self.findings.append(Finding(sequence, kind, *texts))
+
+
+def merged(reports: Sequence[AuditReport]) -> AuditReport:
+    """The report of reports of parts that follow on one another, in none of which anything was found."""
+    whole = AuditReport(reports[0].first, reports[-1].last, chain=reports[-1].chain)
+    whole.vouched_by = next((part.vouched_by for part in reports if part.vouched_by), 0) if whole.first > 1 else 0
+    whole.entries = sum(part.entries for part in reports)
+    whole.refused = sum(part.refused for part in reports)
+    for name in _COUNTED:
+        setattr(whole.passes, name, sum(getattr(part.passes, name) for part in reports))
+    engines: dict[int, OtherEngine] = {}
+    for other in (other for part in reports for other in part.passes.other_engines):
+        known = engines.setdefault(other.engine, OtherEngine(other.engine, 0, other.first, other.last))
+        known.passes, known.last = known.passes + other.passes, other.last
+    whole.passes.other_engines = list(engines.values())
+    return whole

@@ -1,7 +1,7 @@
 """Where an audit gets its entries from: a mirror, the log itself (with a mirror beside it or without), or an export."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from muster.events.log import Entry, Log, LogError, MissingEntryError
@@ -47,6 +47,22 @@ class LogSource:
             yield rows
             first = rows[-1].sequence + 1
 
+    def is_as(self, mirror: Mirror, first: int, last: int, ended: Callable[[], bool]) -> bool:
+        """Whether the log gives the very entries that a mirror has; False as well once `ended` says so."""
+        try:
+            for entries in mirror.entries(first, last):
+                given: list[Entry] = []
+                while len(given) < len(entries) and not ended():
+                    more = self._read(entries[len(given)].sequence, len(entries) - len(given))
+                    if not more:
+                        return False
+                    given += more
+                if given != entries:
+                    return False
+        except (HoleError, LogError):
+            return False
+        return True
+
     def _chunk(self, first: int, count: int) -> list[MirrorRow]:
         try:
             entries = self._read(first, count)
@@ -86,11 +102,12 @@ def first_of(source: Source) -> int:
     """The sequence of the first entry that a source has."""
     if isinstance(source, ExportSource):
         return source.first
-    mirror = _mirror_of(source)
+    mirror = mirror_of(source)
     return mirror.origin()[0] + 1 if mirror is not None else 1
 
 
-def _mirror_of(source: Source) -> Mirror | None:
+def mirror_of(source: Source) -> Mirror | None:
+    """The mirror that a source is, or that is beside it."""
     found = source.mirror if isinstance(source, LogSource) else source
     return found if isinstance(found, Mirror) else None
 
@@ -100,6 +117,6 @@ def fold_before(source: Source, sequence: int) -> Fold:
     before the first entry. Raises StoreError."""
     if isinstance(source, ExportSource):
         return source.base()
-    mirror = _mirror_of(source)
+    mirror = mirror_of(source)
     start = max(sequence, first_of(source) - 1)
     return nearest_fold(mirror, start) if mirror is not None and start > 0 else Fold.empty()

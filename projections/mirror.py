@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from muster.events.log import Entry
-from muster.projections.schema import HoleError, connect
+from muster.projections.schema import HoleError, StoreError, connect
 
 CHUNK: Final = 1000
 GENESIS: Final = bytes(16)
@@ -134,6 +134,24 @@ class Mirror:
             except zlib.error:
                 continue
             yield Snapshot(row[0], row[1], row[2], row[3], state)
+
+    def snapshot_places(self, first: int, last: int, fold_version: int) -> list[int]:
+        """Where the snapshots of this fold version from `first` to `last` stand, in order."""
+        rows = self._connection.execute(
+            "SELECT sequence FROM snapshots WHERE fold_version = ? AND sequence BETWEEN ? AND ? ORDER BY sequence",
+            (fold_version, first, last),
+        )
+        return [row[0] for row in rows]
+
+    def snapshot(self, sequence: int) -> Snapshot | None:
+        """The snapshot after an entry, where there is one. Raises StoreError for one that cannot be unpacked."""
+        row = self._connection.execute("SELECT * FROM snapshots WHERE sequence = ?", (sequence,)).fetchone()
+        if row is None:
+            return None
+        try:
+            return Snapshot(row[0], row[1], row[2], row[3], zlib.decompress(row[4]))
+        except zlib.error as error:
+            raise StoreError(f"the snapshot after entry {sequence} cannot be unpacked: {error}") from error
 
     def snapshot_before(self, sequence: int, fold_version: int) -> int:
         """Where the last snapshot of this fold version at or before `sequence` stands (0 = nowhere)."""

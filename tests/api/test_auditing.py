@@ -12,10 +12,10 @@ from api_harness import Background, Harness
 from click.testing import CliRunner, Result
 
 from muster.api import auditing
+from muster.api.audit_parts import audit_log
 from muster.api.cli import main
 from muster.events.spec import JobSpec
 from muster.events.types import JobSubmitted
-from muster.projections.audit import audit
 from muster.projections.audit_report import AuditReport
 
 Muster = Callable[..., Result]
@@ -75,10 +75,10 @@ async def test_progress_comes_as_lines_before_the_report(
 
     def slow(*what: Any, **more: Any) -> AuditReport:
         assert seen.wait(10)
-        return audit(*what, **more)
+        return audit_log(*what, **more)
 
     monkeypatch.setattr(auditing, "TELL_S", 0.01)
-    monkeypatch.setattr(auditing, "audit", slow)
+    monkeypatch.setattr(auditing, "audit_log", slow)
     async with http.get("/v1/audit", headers={"Accept": "application/x-ndjson"}) as answer:
         assert answer.content_type == "application/x-ndjson"
         first = json.loads(await answer.content.readline())

@@ -71,7 +71,7 @@ async def test_damage_before_a_range_is_not_looked_for(tmp_path: Path) -> None:
     assert (whole.first, whole.findings[0].sequence) == (1, hit.sequence)
 
 
-async def test_a_forged_snapshot_is_found_by_what_was_decided_on_it(tmp_path: Path) -> None:
+async def test_a_forged_snapshot_is_found_from_before_it_and_by_what_was_decided_on_it(tmp_path: Path) -> None:
     """Its chain is the right one, and its state is not."""
     script = script_of_two_jobs()
     path = await mirror_of(tmp_path / "m.db", script.entries, ())
@@ -85,7 +85,9 @@ async def test_a_forged_snapshot_is_found_by_what_was_decided_on_it(tmp_path: Pa
     finding = report.findings[0]
     assert (finding.sequence, finding.kind) == (5, "decision")
     assert finding.why.startswith("job 3: expected node-1[0-3]")
-    assert (await audit_log(script.entries, path)).ok
+    [finding] = (await audit_log(script.entries, path)).findings
+    assert (finding.sequence, finding.kind) == (4, "snapshot")
+    assert finding.found == "another state in the snapshot after entry 4: other jobs"
 
 
 @pytest.mark.parametrize("last", range(4, 9))
