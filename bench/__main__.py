@@ -46,7 +46,7 @@ async def main() -> None:
     rows += simulation.measure() if arguments.only in (None, "simulation") else []
     if arguments.only in (None, "replay"):
         rows += await replay.measure(arguments.entries, arguments.cold_entries)
-    rows += audit.measure() if arguments.only in (None, "audit") else []
+    rows += await audit.measure() if arguments.only in (None, "audit") else []
     if arguments.only in (None, "timetravel"):
         rows += await timetravel.measure(arguments.past_entries)
     if arguments.only in (None, "service"):

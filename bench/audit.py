@@ -4,8 +4,10 @@ The log is one of a busy cluster with gangs, queues, priorities, backfill and pr
 """
 
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from bench.policies import SECOND_NS, World
@@ -13,36 +15,21 @@ from bench.policies import Load as ClusterLoad
 from bench.table import Row
 from bench.workload import DEVICES, history
 from bench.workload import NODES as LARGE
+from muster.api.audit_parts import Cores, audit_mirror
 from muster.core.decide import decide
 from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.policy import Policy, Preemption
 from muster.projections.audit import audit
-from muster.projections.fold import next_chain
-from muster.projections.mirror import CHUNK, GENESIS, MirrorRow
-from muster.projections.replay import collector_at_rest
+from muster.projections.audit_report import AuditReport
+from muster.projections.exports import with_chains
+from muster.projections.fold import Fold
+from muster.projections.mirror import CHUNK, Mirror
+from muster.projections.replay import collector_at_rest, snapshot_of
+from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
+from muster.projections.store import Store
 
 ENTRIES: Final = 100_000
 NODES: Final = 100
-
-
-class Rows:
-    """A log in memory as a mirror has it: each entry with its chain."""
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self._rows: Final[list[MirrorRow]] = []
-        chain = GENESIS
-        for entry in entries:
-            chain = next_chain(chain, entry)
-            self._rows.append(MirrorRow(*entry, chain))
-
-    def position(self) -> int:
-        """The last entry's sequence."""
-        return len(self._rows)
-
-    def rows(self, first: int, last: int) -> Iterator[list[MirrorRow]]:
-        """Entries in chunks."""
-        for start in range(first - 1, last, CHUNK):
-            yield self._rows[start : min(start + CHUNK, last)]
 
 
 def busy_log(entries: int, nodes: int) -> list[Entry]:
@@ -60,20 +47,47 @@ def busy_log(entries: int, nodes: int) -> list[Entry]:
     return world.paper.entries
 
 
-def measure() -> list[Row]:
-    """A busy cluster with queues and preemption; a large one whose jobs start as they come."""
-    return [
-        _row(f"audit, {NODES} nodes, gangs, 20 queues, preemption", busy_log(ENTRIES, NODES)),
-        _row(f"audit, {LARGE:,} nodes, small jobs and gangs", history(ENTRIES + BATCH_LIMIT)),
-    ]
+async def mirror_of(path: Path, entries: list[Entry]) -> None:
+    """A mirror of a log, with the snapshots that a server would take."""
+    store = await Store.open(path)
+    fold, due = Fold.empty(), SPACING_ENTRIES
+    for begin in range(0, len(entries), CHUNK):
+        chunk = entries[begin : begin + CHUNK]
+        rows = list(with_chains(chunk, fold.cluster.state.chain))
+        fold.apply_all(chunk)
+        snapshots = [snapshot_of(fold)] if rows[-1].sequence >= due else []
+        if snapshots:
+            due = rows[-1].sequence + spacing_entries(len(snapshots[0].state))
+        await store.append(rows, snapshots=snapshots)
+    await store.close()
 
 
-def _row(what: str, entries: list[Entry]) -> Row:
-    source = Rows(entries)
-    with collector_at_rest():
-        begun = time.process_time()
-        report = audit(source, last=ENTRIES)
-        seconds = time.process_time() - begun
+async def measure() -> list[Row]:
+    """A busy cluster with queues and preemption; a large one whose jobs start as they come. Each in one process and on
+    all cores, in seconds of the clock on the wall."""
+    made = {
+        f"audit, {NODES} nodes, gangs, 20 queues, preemption": lambda: busy_log(ENTRIES, NODES),
+        f"audit, {LARGE:,} nodes, small jobs and gangs": lambda: history(ENTRIES + BATCH_LIMIT),
+    }
+    rows = []
+    for what, make in made.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "mirror.sqlite"
+            await mirror_of(path, make())
+            rows.append(_row(f"{what}, in one process", lambda path=path: _in_one(path)))
+            rows.append(_row(f"{what}, in {Cores().processes}", lambda path=path: audit_mirror(path, last=ENTRIES)))
+    return rows
+
+
+def _in_one(path: Path) -> AuditReport:
+    with collector_at_rest(), Mirror(path) as mirror:
+        return audit(mirror, last=ENTRIES)
+
+
+def _row(what: str, work: Callable[[], AuditReport]) -> Row:
+    begun = time.perf_counter()
+    report = work()
+    seconds = time.perf_counter() - begun
     assert report.ok, report.findings[0]
     decisions, commands = report.passes.decisions, report.passes.commands
     rate = f"{decisions / seconds:,.0f} decisions/s, {report.entries / seconds:,.0f} entries/s"
