@@ -7,7 +7,7 @@ everything ends when it is expected to. Only a gang that any split will do for m
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core.gangs import Allotment, admits, usable
@@ -202,21 +202,13 @@ class Slots:
         bounds = []
         for rank, name in enumerate(group.names):
             if admits(rooms[name], name, demand, frozenset()):
-                at = self._bound(name, part) if part.devices and demand.exclusive else AT_ONCE
-                if at < ENDLESS:
-                    bounds.append((at, rank, name))
+                if not (part.devices and demand.exclusive):
+                    bounds.append((AT_ONCE, rank, name))
+                    continue
+                idle_from = self._timetable.idle_from(name, part.model)
+                if len(idle_from) >= part.devices:
+                    bounds.append((idle_from[part.devices - 1], rank, name))
         return bounds
-
-    def _bound(self, name: str, part: Part) -> int:
-        """By idle devices alone, whatever is booked."""
-        free = set(self._draft.room.rooms[name].idle.get(part.model, ()))
-        if len(free) >= part.devices:
-            return AT_ONCE
-        for at, devices in sorted((at, share.devices) for at, share, _ in self._timetable.ends(name)):
-            free.update(devices)
-            if len(free) >= part.devices:
-                return at
-        return ENDLESS
 
 
 class _Search:
@@ -231,13 +223,18 @@ class _Search:
         self._ranks: Final[dict[str, int]] = {}
         self._times: list[int] = []  # of what was found, in order
 
-    def when(self, count: int, after: int) -> int | None:
-        """The first time from `after` on at which so many nodes have room at once."""
+    def is_hopeless(self, count: int, before: int) -> bool:
+        """Whether the bounds alone say, before any node is looked at, that so many have no room before a time."""
+        return len(self._bounds) < count or self._bounds[count - 1][0] >= before
+
+    def when(self, count: int, after: int, before: int) -> int | None:
+        """The first time from `after` on at which so many nodes have room at once; None where that is not before
+        another."""
         while True:
             self._look_at_more(count, after)
-            if len(self._times) < count:
+            at = max(after, self._times[count - 1]) if len(self._times) >= count else before
+            if at >= before:
                 return None
-            at = max(after, self._times[count - 1])
             early = [name for name, found in self.found.items() if found.at < at]
             if not early:
                 return at
@@ -279,13 +276,16 @@ class _Search:
 
 def _first(searches: Sequence[tuple[_Search, int]], after: int, before: int) -> tuple[int, list[Share]] | None:
     """When all workers have room at once, from one time on and before another, and where."""
+    counts = accumulate(more for _, more in searches)
+    if any(search.is_hopeless(count, before) for (search, _), count in zip(searches, counts, strict=True)):
+        return None
     at, settled = after, False
     while not settled:
         settled, count = True, 0
         for search, more in searches:
             count += more
-            then = search.when(count, at)
-            if then is None or then >= before:
+            then = search.when(count, at, before)
+            if then is None:
                 return None
             if then > at:
                 at, settled = then, False

@@ -115,6 +115,7 @@ class Timetable:
         self._draft: Final = draft
         self._timelines: Final[dict[str, Timeline]] = {}
         self._booked: Final[dict[str, list[tuple[int, int, Share, Demand]]]] = {}
+        self._idle_from: Final[dict[tuple[str, str], list[int]]] = {}
 
     def timeline(self, name: str) -> Timeline:
         """A node's."""
@@ -123,7 +124,7 @@ class Timetable:
             return known
         room = self._draft.room.rooms[name]
         timeline = self._timelines[name] = Timeline(room.lesser(room))
-        for at, share, demand in self.ends(name):
+        for at, share, demand in self._ends(name):
             timeline.give(at, share, demand)
         for at, until, share, demand in self._booked.get(name, ()):
             if at > AT_ONCE:
@@ -138,7 +139,19 @@ class Timetable:
             if timeline is not None:
                 timeline.take(at, until, share, demand)
 
-    def ends(self, name: str) -> Iterator[tuple[int, Share, Demand]]:
+    def idle_from(self, name: str, model: str) -> list[int]:
+        """When one device of a model is idle on a node, when two are, and so on: not before these times, whatever is
+        booked."""
+        times = self._idle_from.get((name, model))
+        if times is None:
+            free = set(self._draft.room.rooms[name].idle.get(model, ()))
+            times = self._idle_from[name, model] = [AT_ONCE] * len(free)
+            for at, devices in sorted((at, share.devices) for at, share, _ in self._ends(name)):
+                free.update(devices)
+                times += [at] * (len(free) - len(times))
+        return times
+
+    def _ends(self, name: str) -> Iterator[tuple[int, Share, Demand]]:
         """When what is taken of a node now becomes free, as far as anybody knows. What leaves a node on which room is
         reserved is spoken for."""
         draft, cluster = self._draft, self._draft.cluster
