@@ -3,10 +3,11 @@
 import gzip
 import json
 import lzma
+import os
 import re
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -152,8 +153,8 @@ def _bar(entries: int, label: str) -> Any:
 
 
 def _export(session: Session, window: Json, target: Path) -> None:
-    if target.exists():
-        raise CommandError(f"{target} is there already", Exit.CONFLICT, "give another name, or move it away")
+    if os.path.lexists(target):
+        raise _there_already(target)
     chunks = session.client.stream("/v1/export", window, _NDJSON)
     with _written(target) as file:
         head = next(chunks, b"")
@@ -176,22 +177,49 @@ def _export(session: Session, window: Json, target: Path) -> None:
 
 @contextmanager
 def _written(target: Path) -> Generator[IO[bytes], None, None]:
-    """A file that has its name once all of it is written. Raises CommandError."""
-    temporary = target.with_name(f"{target.name}.part")
+    """A file for its owner alone (jobs' variables are in it), that has its name once all of it is written. Raises
+    CommandError."""
+    temporary = target.with_name(f".{target.name[:64]}.{os.urandom(4).hex()}.part")
     try:
-        with _packed(temporary, target.suffix) as file:
-            yield file
-        temporary.replace(target)
+        with (
+            open(temporary, "xb", opener=_own) as file,
+            _packed(file, target.suffix) as packed,
+        ):
+            yield packed
+        _name(temporary, target)
+    except FileExistsError as error:
+        raise _there_already(target) from error
     except OSError as error:
         raise CommandError(f"{target} cannot be written: {error.strerror or error}", Exit.FAILED) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _packed(path: Path, suffix: str) -> Any:
+def _own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _packed(file: IO[bytes], suffix: str) -> Any:
     if suffix == ".xz":
-        return lzma.open(path, "wb", preset=2)
-    return gzip.open(path, "wb", compresslevel=6) if suffix == ".gz" else path.open("wb")
+        return lzma.open(file, "wb", preset=2)
+    return gzip.GzipFile("", "wb", 6, file) if suffix == ".gz" else nullcontext(file)
+
+
+def _name(temporary: Path, target: Path) -> None:
+    """Give it its name, which nothing else may have. Raises OSError."""
+    try:
+        target.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(target):
+            raise FileExistsError(target) from None
+        temporary.replace(target)
+
+
+def _there_already(target: Path) -> CommandError:
+    return CommandError(f"{target} is there already", Exit.CONFLICT, "give another name, or move it away")
 
 
 def _import(source: Path, listen: str) -> None:

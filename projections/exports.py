@@ -24,7 +24,10 @@ from muster.projections.mirror import CHUNK, MirrorRow
 from muster.projections.schema import HoleError, StoreError
 
 EXPORT_VERSION: Final = 1
-_LONGEST_LINE: Final = 1 << 30
+_MIB: Final = 1 << 20
+_HEADER_MOST: Final = 128 * _MIB
+_LINE_MOST: Final = 8 * _MIB  # a broker takes 2 MiB, and base64 makes a third more of it
+_STATE_MOST: Final = 512 * _MIB
 
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -164,7 +167,7 @@ class ExportSource:
                 " that wrote it"
             )
         try:
-            fold = Fold.restore(zlib.decompress(base64.b64decode(header.state, validate=True)))
+            fold = Fold.restore(_unpacked(base64.b64decode(header.state, validate=True)))
         except (binascii.Error, zlib.error, msgspec.MsgspecError) as error:
             raise ExportError(f"{self.path} is damaged: the state in its first line cannot be read") from error
         state = fold.cluster.state
@@ -208,6 +211,8 @@ class ExportSource:
         where = f"line {number} of {self.path.name}"
         if due > self.header.last:
             raise HoleError(f"{where} stands behind its last entry, {self.header.last}", due)
+        if len(line) > _LINE_MOST:
+            raise HoleError(f"{where}, where entry {due} is due, is no entry: it has over {_LINE_MOST} bytes", due)
         try:
             found = _decode_line(line)
             coded = found.payload_base64
@@ -223,10 +228,19 @@ class ExportSource:
 
     def _lines(self) -> Generator[tuple[int, bytes], None, None]:
         with opened(self.path) as file:
-            number = 0
-            while line := file.readline(_LONGEST_LINE):
-                number += 1
+            number, most = 1, _HEADER_MOST
+            while line := file.readline(most + 1):
                 yield number, line
+                number, most = number + 1, _LINE_MOST
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """A state's bytes. Raises zlib.error."""
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(packed, _STATE_MOST)
+    if not unpacker.eof:
+        raise zlib.error(f"it ends too early, or has over {_STATE_MOST} bytes")
+    return found
 
 
 def checked_rows(source: ExportSource) -> Iterator[list[MirrorRow]]:

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from muster.api.cli import main
 from muster.events import types as t
 from muster.projections.audit import audit
-from muster.projections.exports import ExportSource
+from muster.projections.exports import ExportSource, entry_line
+from muster.projections.mirror import MirrorRow
 
 Muster = Callable[..., Result]
 
@@ -162,7 +163,8 @@ def test_an_export_is_a_file_that_proves_itself(
     assert lines[-1]["payload"] == {"type": "NodeCordoned.1", "node": "node-1", "user": "eve", "reason": "dust"}
     assert lines[-1]["chain"] == json.loads(told("state", "--json").output)["chain"]
     assert audit(ExportSource(path)).ok
-    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("x.")] == [name]
+    assert [each.name for each in tmp_path.iterdir() if "x." in each.name] == [name]
+    assert path.stat().st_mode & 0o777 == 0o600  # jobs' variables are in it
     again = told("replay", "--export", str(path))
     assert (again.exit_code, "is there already" in again.stderr) == (4, True)
 
@@ -185,6 +187,27 @@ def test_an_export_that_breaks_off_leaves_no_file(
     monkeypatch.setattr("muster.api.replaying.entry_line", broken)
     result = told("replay", "--export", str(tmp_path / "x.jsonl"))
     assert (result.exit_code, "ended the export after 0 entries" in result.stderr) == (69, True)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("x.")]
+    assert not [path for path in tmp_path.iterdir() if "x." in path.name]
     unwritable = told("replay", "--export", str(tmp_path / "no" / "folder.jsonl"))
     assert (unwritable.exit_code, "cannot be written" in unwritable.stderr) == (1, True)
+
+
+def test_an_export_writes_over_nothing(
+    told: Muster, server: Background, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.jsonl.part").write_text("mine")
+    (tmp_path / "x.jsonl").symlink_to(tmp_path / "nowhere")
+    refused = told("replay", "--export", str(tmp_path / "x.jsonl"))
+    assert (refused.exit_code, "is there already" in refused.stderr) == (4, True)
+    assert told("replay", "--export", str(tmp_path / "y.jsonl")).exit_code == 0
+
+    def late(row: MirrorRow) -> bytes:
+        (tmp_path / "z.jsonl").write_text("somebody else was quicker")
+        return entry_line(row)
+
+    monkeypatch.setattr("muster.api.replaying.entry_line", late)
+    refused = told("replay", "--export", str(tmp_path / "z.jsonl"))
+    assert (refused.exit_code, "is there already" in refused.stderr) == (4, True)
+    assert (tmp_path / "z.jsonl").read_text() == "somebody else was quicker"
+    assert sorted(each.name for each in tmp_path.glob("*.part")) == ["x.jsonl.part"]
+    assert (tmp_path / "x.jsonl.part").read_text() == "mine"

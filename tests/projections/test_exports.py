@@ -1,8 +1,10 @@
 """Exports: what was written is read back byte for byte, and what was damaged is found and named."""
 
+import base64
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -137,6 +139,19 @@ def test_a_packed_file_that_ends_too_soon_is_told(tmp_path: Path) -> None:
     path.write_bytes(lzma.compress(b"".join(export_lines()))[:-200])
     with pytest.raises(HoleError, match=r"x\.jsonl\.xz cannot be read on"):
         list(ExportSource(path).rows(1, LAST))
+
+
+def test_what_unpacks_to_far_too_much_is_refused_before_it_is_all_there(tmp_path: Path) -> None:
+    bomb = zlib.compress(bytes(600 << 20), 1)
+    header = msgspec.structs.replace(
+        header_of(fold_of(LOG[:150]), "muster", LAST), state=base64.b64encode(bomb).decode()
+    )
+    with pytest.raises(ExportError, match="the state in its first line cannot be read"):
+        write(tmp_path / "state.jsonl", [header_line(header)]).base()
+    long = export_lines()
+    long[60] = long[60].replace(b'{"', b"{" + b" " * (9 << 20) + b'"', 1)
+    with pytest.raises(HoleError, match=r"line 61 .* where entry 60 is due, is no entry: it has over 8388608 bytes"):
+        list(write(tmp_path / "line.jsonl", long).rows(1, LAST))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"[1]\n", b"\x00" * 100, b'{"sequence":1}\n'])
