@@ -61,6 +61,8 @@ class Allocator:
         self._is_awaited = False  # whether it is still to be made
         self.holds: Final[dict[str, Hold]] = {}
         self.bookings: Final = Bookings(draft) if self._policy.backfill.mode == "conservative" else None
+        parts = max(1, len(self.lines)) if self.bookings is not None else 1
+        self.depth: Final = self._policy.backfill.depth // parts  # so many are looked at behind each head
         self._taken = 0
         self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
         self._strict_is_ripe = False  # whether such a head comes before all shares
@@ -332,7 +334,7 @@ class Allocator:
             self._strict_is_ripe |= any(self._turns.is_ripe(queue, job, asker.least) for queue in up)
             self._strict_under.append(tree.queues[limits[-1]] if limits else tree.root)
             return "passed"
-        line.depth = self._policy.backfill.depth + 1  # with the head itself
+        line.depth = self.depth + 1  # with the head itself
         if self._policy.backfill.mode == "greedy":
             return "passed"
         if limits:

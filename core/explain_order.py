@@ -72,7 +72,7 @@ def _unreached(turn: Turn) -> Iterator[Reason]:
         )
         yield _by(head, detail)
     elif head:
-        deep = f"backfill looks at the first {backfill.depth} behind a head"
+        deep = f"backfill looks at the first {turn.allocator.depth} behind a head"
         yield _by(head, f"behind job {head}, the head of queue {queue}, which does not fit yet: {deep}")
     elif turn.allocator.strict_for:
         yield _strict(turn)

@@ -55,7 +55,8 @@ class Backfill(_Part, frozen=True):
     """Whether jobs behind one that does not fit may start: never (`none`), wherever they fit (`greedy`), where its
     start is not put off (`easy`), or where nobody's start is that comes before them (`conservative`). `keep` is what
     the head keeps under `easy`: the nodes and devices on which it is expected to start (`place`), or only that it has
-    some place then (`time`). `depth` is how many jobs of each queue are looked at behind its head."""
+    some place then (`time`). `depth` is how many jobs of each queue are looked at behind its head; under `conservative`
+    it is divided among the queues in which jobs wait."""
 
     mode: Literal["none", "greedy", "easy", "conservative"] = "easy"
     depth: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 100

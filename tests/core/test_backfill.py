@@ -233,6 +233,19 @@ def test_conservative_backfill_looks_no_deeper_than_it_may() -> None:
     assert waits(script, head, behind, deeper) == [head, behind, deeper]
 
 
+def test_conservative_backfill_divides_its_depth_among_the_queues_that_wait() -> None:
+    """One job behind each of two heads, where a queue alone may have two."""
+    policy = Policy("fifo", backfill=Backfill("conservative", depth=2), preemption=NO_PREEMPTION)
+    script = cluster(8, 1, policy, QueueSpec("a"), QueueSpec("b"))
+    run(script, script.submit(lasting(2, HOUR, queue="a")))
+    heads = [script.submit(lasting(8, HOUR, queue=queue)) for queue in "ab"]
+    behind = [script.submit(lasting(1, seconds, queue=queue)) for queue in "ab" for seconds in (2 * HOUR, 60)]
+    run(script)
+    assert waits(script, *heads, *behind) == [*heads, *behind]
+    (reason, *_) = explain(script.cluster, behind[1]).reasons
+    assert reason.detail.endswith("backfill looks at the first 1 behind a head")
+
+
 def test_conservative_backfill_waits_for_nobody_whose_end_is_not_known() -> None:
     script = cluster(4, 1, Policy("fifo", backfill=Backfill("conservative"), preemption=NO_PREEMPTION))
     run(script, script.submit(spec(3)))
