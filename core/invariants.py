@@ -29,34 +29,36 @@ def check_node(cluster: Cluster, node: Node) -> None:
 
 def check_job(cluster: Cluster, job: Job) -> None:
     """What must hold of one job, and of its place in the work lists. Raises as `check_invariants`."""
-    where = f"after entry {cluster.state.sequence}, job {job.id} ({job.phase})"
-    attempt = job.attempt
-    assert job.phase in PHASE_CODES, where
-    assert 0 <= job.tries <= job.attempts, f"{where}: {job.tries} tries counted of {job.attempts}"
-    assert job.tries <= job.spec.retry.max_attempts or job.cancelled_by, f"{where}: tried too often"
-    if job.phase in ("STARTING", "RUNNING", "STOPPING"):
-        assert attempt is not None, f"{where}: no attempt"
-        assert attempt.number == job.attempts, f"{where}: attempt {attempt.number} of {job.attempts}"
-        assert [worker.rank for worker in attempt.workers] == list(range(len(attempt.workers))), f"{where}: ranks"
-        asked, given = job.spec.gpus, sum(len(worker.devices) for worker in attempt.workers)
-        assert asked == given, f"{where}: the gang asked for {asked} devices and was given {given}"
-        assert attempt.over == all(worker.phase == "gone" for worker in attempt.workers), f"{where}: over or not"
-        assert (job.phase == "STOPPING") or attempt.stop is None, f"{where}: stops for {attempt.stop}"
-    if job.phase == "RUNNING":
-        assert attempt is not None
-        assert all(worker.phase != "placed" for worker in attempt.workers), f"{where}: a worker has not started"
-    if job.phase == "PENDING" or job.phase in ENDED:
-        live = [worker.rank for worker in attempt.workers if worker.phase != "gone"] if attempt is not None else []
-        assert not live, f"{where}: workers {live} are not gone"
-    if job.phase in ENDED:
-        assert job.ended_ns, f"{where}: no end"
+    attempt, phase = job.attempt, job.phase
+    assert phase in PHASE_CODES, _of_job(cluster, job)
+    assert 0 <= job.tries <= job.attempts, f"{_of_job(cluster, job)}: {job.tries} tries counted of {job.attempts}"
+    assert job.tries <= job.spec.retry.max_attempts or job.cancelled_by, f"{_of_job(cluster, job)}: tried too often"
+    if phase in ("STARTING", "RUNNING", "STOPPING"):
+        assert attempt is not None, f"{_of_job(cluster, job)}: no attempt"
+        workers, where = attempt.workers, _of_job
+        assert attempt.number == job.attempts, f"{where(cluster, job)}: attempt {attempt.number} of {job.attempts}"
+        assert [worker.rank for worker in workers] == list(range(len(workers))), f"{where(cluster, job)}: ranks"
+        asked, given = job.spec.gpus, sum([len(worker.devices) for worker in workers])
+        assert asked == given, f"{where(cluster, job)}: the gang asked for {asked} devices and was given {given}"
+        assert attempt.over != attempt.has_workers(), f"{where(cluster, job)}: over or not"
+        assert (phase == "STOPPING") or attempt.stop is None, f"{where(cluster, job)}: stops for {attempt.stop}"
+        assert phase != "RUNNING" or not attempt.awaits_start(), f"{where(cluster, job)}: a worker has not started"
+    else:
+        assert attempt is None or not attempt.has_workers(), f"{_of_job(cluster, job)}: workers that are not gone"
+        assert job.ended_ns or phase not in ENDED, f"{_of_job(cluster, job)}: no end"
+
+
+def _of_job(cluster: Cluster, job: Job) -> str:
+    """Which job, and when: only formed where something does not hold."""
+    return f"after entry {cluster.state.sequence}, job {job.id} ({job.phase})"
 
 
 def _check_devices(cluster: Cluster, node: Node) -> None:
     """What is known of devices is of devices that there are, or were."""
-    where = f"after entry {cluster.state.sequence}, node {node.name}"
     devices = node.inventory.devices
-    uuids = {device.uuid for device in devices}.union(node.absent)
+    present = {device.uuid for device in devices}
+    uuids = present.union(node.absent) if node.absent else present
+    where = f"after entry {cluster.state.sequence}, node {node.name}"
     assert len(uuids) == len(devices) + len(node.absent), f"{where}: two devices of one uuid"
     if not (node.conditions or node.device_cordons or node.device_errors or node.device_vouched or node.foreign_mib):
         return
@@ -71,7 +73,6 @@ def _check_devices(cluster: Cluster, node: Node) -> None:
         assert errors, f"{where}: no errors of device {uuid} are kept"
         jobs = [error.job for error in errors if error.job]
         assert len(set(jobs)) == len(jobs), f"{where}: device {uuid} counts a job twice"
-    present = {device.uuid for device in node.inventory.devices}
     assert node.foreign_mib.keys() <= present, f"{where}: foreign processes hold devices that are not there"
     assert all(node.foreign_mib.values()), f"{where}: foreign processes hold nothing of a device"
 
@@ -80,8 +81,9 @@ def _check_claims(cluster: Cluster, node: Node) -> None:
     """No device is promised beyond what it has, in any dimension."""
     name, sequence, jobs = node.name, cluster.state.sequence, cluster.state.jobs
     devices = node.inventory.devices
-    memory_mib = [0] * len(devices)
-    compute = [0] * len(devices)
+    count = len(devices)
+    memory_mib = [0] * count
+    compute = [0] * count
     for (job_id, rank), worker in cluster.workers_on[name].items():
         job = jobs.get(job_id)
         assert job is not None, (
@@ -89,17 +91,18 @@ def _check_claims(cluster: Cluster, node: Node) -> None:
         )
         assert worker.phase != "gone", f"after entry {sequence}: rank {rank} of job {job_id} is gone, and holds devices"
         demand = cluster.demand(job)
+        asked, asked_mib = demand.compute, demand.device_memory_mib
         for index in worker.devices:
-            if index >= len(devices):
+            if index >= count:
                 continue  # the node came back without it
             device = devices[index]
-            compute[index] += demand.compute
+            compute[index] += asked
             assert compute[index] <= WHOLE_COMPUTE, (
                 f"after entry {sequence}, device {index} of {name}: {compute[index]} thousandths promised"
             )
-            if demand.device_memory_mib > device.nominal_mib:
+            if asked_mib > device.nominal_mib:
                 continue  # its memory was known when this was promised, and is not any more
-            memory_mib[index] += device_claim_mib(device, demand.device_memory_mib)
+            memory_mib[index] += device_claim_mib(device, asked_mib) if asked_mib else device.memory_mib
             assert memory_mib[index] <= device.memory_mib, (
                 f"after entry {sequence}, device {index} of {name}: {memory_mib[index]} MiB promised"
             )

@@ -21,6 +21,7 @@ from muster.projections.audit_report import Find, OtherEngine, PassCounts
 from muster.projections.audit_words import difference, phrase
 from muster.projections.decision_subjects import decision_subject
 from muster.projections.fold import Fold, next_chain
+from muster.projections.mirror import MirrorRow
 
 OBSERVATIONS: Final = (t.LeaderStarted, t.ClockAdvanced, t.NodeSuspected, t.NodeRecovered)
 
@@ -40,9 +41,10 @@ def basis_of(payload: bytes) -> t.Basis | None:
         return None
 
 
-def bases_in(entries: Iterable[Entry]) -> set[int]:
+def bases_in(entries: Iterable[Entry | MirrorRow]) -> set[int]:
     """The sequences on which this engine decided the given entries."""
-    found = {basis_of(entry.payload) for entry in entries if writer_class(entry.subject) == "decision"}
+    decisions = (each for each in entries if ".decision." in each.subject and writer_class(each.subject) == "decision")
+    found = {basis_of(each.payload) for each in decisions}
     return {basis.sequence for basis in found if basis is not None and basis.engine == ENGINE_VERSION}
 
 

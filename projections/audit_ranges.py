@@ -57,7 +57,7 @@ def bases_between(source: Source, first: int, last: int) -> set[int]:
     bases: set[int] = set()
     try:
         for rows in source.rows(first, last):
-            bases |= bases_in(row.entry for row in rows)
+            bases |= bases_in(rows)
     except HoleError:
         pass
     return bases
