@@ -20,10 +20,10 @@ from muster.core.order import duration_s, faded
 from muster.core.placement import place
 from muster.core.plan import NOWHERE, Draft, Plan, place_with_ports
 from muster.core.preempt import Preemptor
-from muster.core.queues import ENDLESS, NOTHING, Queue, Vector, plus
+from muster.core.queues import ENDLESS, NOTHING, Vector
 from muster.core.releasing import Asker
-from muster.core.schedule import SECOND_NS
 from muster.core.state import Job
+from muster.core.strictness import Strictness
 from muster.core.turns import OpenLine, Turns
 from muster.core.waiting import exclusions, may_wait
 
@@ -31,10 +31,6 @@ Verdict = Literal["taken", "passed", "full"]
 
 BACKFILLED: Final = "; backfilled past job "
 """What the reason of a start ends with where it passed a head, before that job's number."""
-
-
-LOOK_NS: Final = 60 * SECOND_NS
-"""How long a pass that nobody knows the outlook of is not taken again while nothing changes."""
 
 
 class Allocator:
@@ -46,7 +42,7 @@ class Allocator:
         self._cluster: Final = cluster
         self._policy: Final = cluster.state.policy
         self._preemptor: Final = Preemptor(draft)
-        self._is_whole: Final = only is None
+        self.is_whole: Final = only is None
         self.lines: Final = (
             {path: OpenLine(self._walk(path, line)) for path, line in cluster.lines.by_queue.items()}
             if only is None
@@ -64,23 +60,18 @@ class Allocator:
         parts = max(1, len(self.lines)) if self.bookings is not None else 1
         self.depth: Final = self._policy.backfill.depth // parts  # so many are looked at behind each head
         self._taken = 0
-        self.strict_for = 0  # the first head that waits and that nothing may pass; 0 = none
-        self._strict_is_ripe = False  # whether such a head comes before all shares
-        self._strict_under: Final[list[Queue]] = []  # where others do not go beyond their shares for such heads
+        self.strictness: Final = Strictness(draft, self._turns)
         self._wake_at = ENDLESS
 
-    def outlook(self) -> tuple[int | None, int]:
-        """Until when nothing can start if nothing changes (None = who knows), and when to look again in any case."""
-        wake_at = min(self._wake_at, self._turns.wake_at, self._preemptor.wake_at or ENDLESS)
-        fair = any(len(line.users) > 1 for line in self._cluster.lines.by_queue.values())
-        if fair or self._preemptor.tried:  # as time goes by another user may come first, or other victims be cheaper
-            return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
-        if self.bookings is not None and self.bookings.made:  # what runs for longer than expected moves them
-            first_end_at = next(self._cluster.schedule.in_order(), (ENDLESS, 0))[0]
-            if first_end_at <= self._draft.plan.now_at:
-                return None, min(wake_at, self._draft.plan.now_at + LOOK_NS)
-            wake_at = min(wake_at, first_end_at)
-        return wake_at, wake_at
+    @property
+    def wake_at(self) -> int:
+        """When time alone may let something start, if nothing is stopped for others."""
+        return min(self._wake_at, self._turns.wake_at, self._preemptor.wake_at or ENDLESS)
+
+    @property
+    def has_looked_for_victims(self) -> bool:
+        """Whether a job has asked for others to be stopped: as time goes by, others may be cheaper."""
+        return self._preemptor.tried
 
     def promises(self) -> dict[int, int]:
         """From when on (logical) each job that backfill keeps a place for has it, as far as anybody knows."""
@@ -89,21 +80,6 @@ class Allocator:
             return {job_id: max(now_at, slot.at) for job_id, slot in self.bookings.made.items()}
         known = self.reservation is not None and self.reservation.at < ENDLESS
         return {self.reservation.job: self.reservation.at} if known and self.reservation is not None else {}
-
-    def settle(self) -> None:
-        """Note that nothing can start, and until when; and the heads, behind which newcomers may."""
-        cluster = self._cluster
-        until, look_at = self.outlook()
-        if not self._is_whole and until is not None and cluster.settled_until is not None:
-            until = min(until, cluster.settled_until)
-            look_at = look_at if cluster.look_at is None else min(look_at, cluster.look_at)
-        cluster.settled_until, cluster.look_at = until, look_at
-        if self._is_whole or self.reservation is not None:
-            cluster.reservation = self.reservation
-        cluster.fresh.clear()
-        if self._is_whole:
-            cluster.heads.clear()
-            cluster.heads.update({path: line.blocked_by for path, line in self.lines.items() if line.blocked_by})
 
     def close(self) -> None:
         """Show the room as it is."""
@@ -116,7 +92,7 @@ class Allocator:
         behind the head is known to fit at all, nobody need."""
         if self._is_awaited and self._asker is not None:
             self._is_awaited = False
-            kept = None if self._is_whole else self._cluster.reservation
+            kept = None if self.is_whole else self._cluster.reservation
             if kept is not None and kept.job == self._asker.job.id and kept.at >= self._draft.plan.now_at:
                 kept.go_on(self._draft)
                 self.reservation = kept
@@ -187,7 +163,7 @@ class Allocator:
             self._wake_at = min(self._wake_at, *(until for until in job.excluded.values() if until > draft.plan.now_at))
         asker = Asker(draft, job, excluded)
         obstacles = draft.ledger.obstacles(asker.claimant, asker.least)
-        if self.strict_for and self.beyond_share(asker):
+        if self.strictness.bars(asker):
             if may_wait(cluster, asker, obstacles):
                 line.depth = 0  # nobody borrows what the head of another queue waits for
             return "passed"
@@ -328,11 +304,7 @@ class Allocator:
         limits = [obstacle.name for obstacle in obstacles if obstacle.kind == "queue_limit"]
         if self._policy.backfill.mode == "none":
             line.depth = 0
-            tree = draft.ledger.tree
-            self.strict_for = self.strict_for or job.id
-            up = asker.claimant.queue.upwards()
-            self._strict_is_ripe |= any(self._turns.is_ripe(queue, job, asker.least) for queue in up)
-            self._strict_under.append(tree.queues[limits[-1]] if limits else tree.root)
+            self.strictness.note(asker, limits[-1] if limits else "")
             return "passed"
         line.depth = self.depth + 1  # with the head itself
         if self._policy.backfill.mode == "greedy":
@@ -353,18 +325,6 @@ class Allocator:
         if self.reservation is not None:
             self._is_awaited = True
             self._spared_misfits.clear()
-
-    def beyond_share(self, asker: Asker) -> bool:
-        """Whether a job would bring its queue, or one that it is in, above its share, where a head waits for that."""
-        ledger = self._draft.ledger
-        if not any(asker.claimant.queue.is_under(queue) for queue in self._strict_under):
-            return False
-        if self._strict_is_ripe:
-            return not any(ledger.keeps_guarantee(queue, asker.least) for queue in asker.claimant.queue.upwards())
-        return any(
-            ledger.tree.share_ppm(plus(ledger.staying(queue), asker.least)) > queue.entitled_ppm
-            for queue in asker.claimant.queue.upwards()
-        )
 
 
 def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:

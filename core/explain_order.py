@@ -74,14 +74,14 @@ def _unreached(turn: Turn) -> Iterator[Reason]:
     elif head:
         deep = f"backfill looks at the first {turn.allocator.depth} behind a head"
         yield _by(head, f"behind job {head}, the head of queue {queue}, which does not fit yet: {deep}")
-    elif turn.allocator.strict_for:
+    elif turn.allocator.strictness.head:
         yield _strict(turn)
     else:
         yield Reason("order", "behind more starts than one pass can order: its turn is in a later one")
 
 
 def _strict(turn: Turn) -> Reason:
-    head = turn.allocator.strict_for
+    head = turn.allocator.strictness.head
     queue = turn.cluster.state.jobs[head].spec.queue
     share = f"nothing brings queue {turn.job.spec.queue} above its share"
     return _by(head, f"behind job {head} of queue {queue}, which does not fit yet: until then {share} (no backfill)")
@@ -89,7 +89,7 @@ def _strict(turn: Turn) -> Reason:
 
 def _reasons(turn: Turn) -> Iterator[Reason]:
     allocator, asker = turn.allocator, turn.asker
-    if allocator.strict_for and allocator.beyond_share(asker):
+    if allocator.strictness.bars(asker):
         yield _strict(turn)
         return
     for queue in asker.claimant.queue.upwards():

@@ -2,15 +2,20 @@
 changed."""
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from muster.core.allocate import Allocator
 from muster.core.cluster import Cluster
 from muster.core.plan import Draft, Plan
+from muster.core.queues import ENDLESS
 from muster.core.reservations import use_reservations
+from muster.core.schedule import SECOND_NS
 
 if TYPE_CHECKING:
     from muster.core.standing import SortKey
+
+LOOK_NS: Final = 60 * SECOND_NS
+"""How long a pass that nobody knows the outlook of is not taken again while nothing changes."""
 
 
 def place_waiting(plan: Plan) -> Allocator | None:
@@ -33,8 +38,38 @@ def place_waiting(plan: Plan) -> Allocator | None:
         allocator.close()
         draft.close()
     if len(plan.events) == before:
-        allocator.settle()
+        _settle(plan, allocator)
     return allocator
+
+
+def _settle(plan: Plan, allocator: Allocator) -> None:
+    """Note that nothing can start, and until when; and the heads, behind which newcomers may."""
+    cluster = plan.cluster
+    until, look_at = _outlook(plan, allocator)
+    if not allocator.is_whole and until is not None and cluster.settled_until is not None:
+        until = min(until, cluster.settled_until)
+        look_at = look_at if cluster.look_at is None else min(look_at, cluster.look_at)
+    cluster.settled_until, cluster.look_at = until, look_at
+    if allocator.is_whole or allocator.reservation is not None:
+        cluster.reservation = allocator.reservation
+    cluster.fresh.clear()
+    if allocator.is_whole:
+        cluster.heads.clear()
+        cluster.heads.update({path: line.blocked_by for path, line in allocator.lines.items() if line.blocked_by})
+
+
+def _outlook(plan: Plan, allocator: Allocator) -> tuple[int | None, int]:
+    """Until when nothing can start if nothing changes (None = who knows), and when to look again in any case."""
+    cluster, wake_at = plan.cluster, allocator.wake_at
+    fair = any(len(line.users) > 1 for line in cluster.lines.by_queue.values())
+    if fair or allocator.has_looked_for_victims:  # as time goes by another user may come first, or others be cheaper
+        return None, min(wake_at, plan.now_at + LOOK_NS)
+    if allocator.bookings is not None and allocator.bookings.made:  # what runs for longer than expected moves them
+        first_end_at = next(cluster.schedule.in_order(), (ENDLESS, 0))[0]
+        if first_end_at <= plan.now_at:
+            return None, min(wake_at, plan.now_at + LOOK_NS)
+        wake_at = min(wake_at, first_end_at)
+    return wake_at, wake_at
 
 
 def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
