@@ -107,6 +107,7 @@ def _text(answer: Json) -> str:
     about = [
         ("window", f"{window}, {_clock(answer['begin'])} to {_clock(answer['end'])} UTC"),
         ("jobs", f"{jobs['jobs']} came in it or waited when it began; {alike}"),
+        ("not compared", _rejected(answer["rejected"])),
         ("left the record", _left(answer)),
         ("took", f"{answer['took_s']:.1f} s"),
     ]
@@ -120,6 +121,11 @@ def _text(answer: Json) -> str:
             parts.append(_movers(title, shown))
     parts.append("\n".join(["assumed", *(f"  {sentence}" for sentence in answer["assumed"])]))
     return "\n\n".join(parts)
+
+
+def _rejected(count: int) -> str:
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    return f"{jobs} whose submission is refused under these rules" if count else ""
 
 
 def _left(answer: Json) -> str:

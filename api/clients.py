@@ -46,7 +46,7 @@ class _Refused(asyncio.Protocol):
             transport.abort()
             return
         self._refused.add(transport)
-        body = msgspec.json.encode(_too_many(f"{self._limit} connections are open").view)
+        body = msgspec.json.encode(too_many(f"{self._limit} connections are open").view)
         head = (
             f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {PROBLEM_TYPE}\r\nContent-Length: {len(body)}\r\n"
             f"Retry-After: {RETRY_AFTER_S}\r\nConnection: close\r\n\r\n"
@@ -98,7 +98,7 @@ class Clients:
         """A request that may go on for long. Raises ApiError where too many do."""
         limit = self._limit * LONG_PERCENT // 100
         if self._long >= limit:
-            raise _too_many(f"{limit} requests that go on for long are being answered")
+            raise too_many(f"{limit} requests that go on for long are being answered")
         self._long += 1
         try:
             yield
@@ -123,7 +123,8 @@ class Clients:
 CLIENTS: Final = web.AppKey("clients", Clients)
 
 
-def _too_many(detail: str) -> ApiError:
+def too_many(detail: str) -> ApiError:
+    """What a client is told that should come again later."""
     return ApiError(
         503,
         "too_many",

@@ -23,7 +23,7 @@ from muster.api.parameters import check_names
 from muster.api.problems import ApiError, no_such
 from muster.api.routes import QUERIES, ROUTES, TIMELESS, WRITERS
 from muster.api.service import SERVICE, Service
-from muster.api.whatif import ASKING
+from muster.api.whatif import ASKING, Questions
 from muster.events.log import LogError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -165,7 +165,7 @@ def make_app(service: Service, clients: Clients) -> web.Application:
     app[SERVICE] = service
     app[CLIENTS] = clients
     app[AUDITING] = asyncio.Lock()
-    app[ASKING] = asyncio.Lock()
+    app[ASKING] = Questions()
     for route in ROUTES:
         app.router.add_route(route.method, route.pattern, route.handler)
     return app

@@ -3,6 +3,8 @@ log."""
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Annotated, Final
 
@@ -11,7 +13,7 @@ from aiohttp import web
 
 from muster.api.answers import answer
 from muster.api.bodies import read_json, read_spec
-from muster.api.clients import CLIENTS
+from muster.api.clients import CLIENTS, too_many
 from muster.api.configuring import not_right, refused
 from muster.api.explaining import explanation_lines
 from muster.api.forecasting import beside_the_loop
@@ -36,12 +38,38 @@ from muster.node_agent.inventory import SimulatedDevices, Site, node_kinds
 from muster.projections.fold import Fold
 from muster.projections.whatif import Changes
 
-ASKING: Final = web.AppKey("asking", asyncio.Lock)
+WAITING_MOST: Final = 8
 WINDOW_MOST: Final = 200_000
 NODES_MOST: Final = 1000
 LOOK_S: Final = 0.02
 ANSWER_S: Final = 1700
 """So long a question is worked on, a little less than the command line waits."""
+
+
+class Questions:
+    """One question is worked on at a time, and a few may wait for their turn."""
+
+    def __init__(self) -> None:
+        self._lock: Final = asyncio.Lock()
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None, None]:
+        """While a question is worked on. Raises ApiError where too many wait."""
+        if self._waiting >= WAITING_MOST:
+            raise too_many(f"{WAITING_MOST} questions wait for the one that is worked on")
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+ASKING: Final = web.AppKey("asking", Questions)
 
 
 class WhatIfBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,16 +108,16 @@ async def what_if(request: web.Request) -> web.Response:
         raise _wrong("/from", f"it must be before the end: it is entry {first}, and the end is entry {last}")
     if last - first > WINDOW_MOST:
         raise _wrong("/from", f"the window has {last - first} entries; at most {WINDOW_MOST} are run again")
-    added = await _nodes(body.add_nodes, service.state)
+    kinds = _kinds(body.add_nodes)
     names, less = (body.remove_nodes, 0) if isinstance(body.remove_nodes, list) else ([], body.remove_nodes)
-    changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
-    question = Question(str(service.store.path), first, last, began_ns, until_ns, changes)
-    async with request.app[CLIENTS].long_request(), request.app[ASKING]:
+    async with request.app[CLIENTS].long_request(), request.app[ASKING].turn():
+        added = await _nodes(kinds, service.state)
+        changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
         await _mirrored(service, last)
-        reply = await _ask(question)
+        reply = await _ask(Question(str(service.store.path), first, last, began_ns, until_ns, changes))
     if reply.view is None:
         if reply.refused:
-            raise _wrong("", reply.error)
+            raise _wrong(reply.pointer, reply.error)
         raise ApiError(503, "not_answered", "the question could not be worked out", detail=reply.error)
     return answer(reply.view, last)
 
@@ -122,23 +150,27 @@ def _read(raw: object) -> tuple[WhatIfBody, Policy | None, list[QueueSpec]]:
     return body, policy, queues
 
 
-async def _nodes(text: str, state: State) -> dict[str, Inventory]:
-    """The nodes of `2x8xH100-80GB,...`, under names that no node has, on the fabric of most nodes. Raises ApiError."""
-    if not text:
-        return {}
+def _kinds(text: str) -> list[tuple[int, str]]:
+    """Devices and model of each node of `2x8xH100-80GB,...`. Raises ApiError."""
     try:
-        kinds = node_kinds(text)
+        kinds = node_kinds(text) if text else []
     except ValueError as error:
         raise _wrong("/add_nodes", str(error)) from error
     if len(kinds) > NODES_MOST:
         raise _wrong("/add_nodes", f"at most {NODES_MOST} nodes can be added")
+    return kinds
+
+
+async def _nodes(kinds: list[tuple[int, str]], state: State) -> dict[str, Inventory]:
+    """These nodes, under names that no node has, on the fabric of most nodes."""
     fabrics = sorted(node.inventory.fabric for node in state.nodes.values())
     fabric = max(fabrics, key=fabrics.count, default="")
     names = (name for number in count(1) if (name := f"added-{number}") not in state.nodes)
-    return {
-        name: await SimulatedDevices(name, devices, model, Site(address=name, fabric=fabric)).inventory()
-        for name, (devices, model) in zip(names, kinds, strict=False)
-    }
+    added = {}
+    for name, (devices, model) in zip(names, kinds, strict=False):
+        added[name] = await SimulatedDevices(name, devices, model, Site(address=name, fabric=fabric)).inventory()
+        await asyncio.sleep(0)  # a thousand of them take a while, in which others are answered
+    return added
 
 
 async def _mirrored(service: Service, last: int) -> None:

@@ -38,11 +38,12 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer, or why there is none; `refused` where it is the question's fault."""
+    """The answer, or why there is none; `refused` where it is the question's fault, and then `pointer` says of what."""
 
     view: WhatIfView | None = None
     error: str = ""
     refused: bool = False
+    pointer: str = ""
 
 
 def reply_to(question: Question) -> Reply:
@@ -57,7 +58,7 @@ def reply_to(question: Question) -> Reply:
             span_ns = question.began_ns, question.until_ns
             outcome = what_if(start, window, later, question.changes, span_ns=span_ns)
     except WhatIfError as error:
-        return Reply(error=str(error), refused=True)
+        return Reply(error=str(error), refused=True, pointer=error.pointer)
     except (BranchError, StoreError) as error:
         return Reply(error=str(error))
     return Reply(view_of(outcome, time.perf_counter() - begun))

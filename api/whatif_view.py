@@ -15,7 +15,8 @@ from muster.projections.whatif import Outcome
 class WhatIfView(msgspec.Struct, frozen=True):
     """The window after entry `first` up to entry `last`, as recorded and as it would have been. `left_at` is the last
     entry that both have in common (null = all of them), `passes_alike` how many recorded passes were decided again
-    before and came out the same, and `same_devices` how many of the `placed`, that began in either, had the same
+    before and came out the same, `rejected` how many jobs are not compared since under the other rules their submission
+    is refused, and `same_devices` how many of the `placed`, that began in either, had the same
     devices in both."""
 
     first: int
@@ -24,6 +25,7 @@ class WhatIfView(msgspec.Struct, frozen=True):
     end: str
     left_at: int | None
     passes_alike: int
+    rejected: int
     placed: int
     same_devices: int
     jobs: Group
@@ -48,6 +50,7 @@ def view_of(outcome: Outcome, took_s: float) -> WhatIfView:
         rfc3339(outcome.until_ns),
         outcome.left_at,
         outcome.passes,
+        found.rejected,
         found.placed,
         found.same_devices,
         found.jobs,

@@ -77,11 +77,13 @@ class Mover(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All of it. `placed` counts the jobs that began in either, and `same_devices` those of them that had the same
-    devices in both, at every try. `series` has, at evenly spaced moments, the seconds since the window began, the jobs
-    that wait and the devices held as recorded, and both as they would have been."""
+    """All of it. `rejected` counts the jobs that are not compared, since their submission is refused under the other
+    rules; `placed` the jobs that began in either, and `same_devices` those of them that had the same devices in both,
+    at every try. `series` has, at evenly spaced moments, the seconds since the window began, the jobs that wait and the
+    devices held as recorded, and both as they would have been."""
 
     jobs: Group
+    rejected: int
     recorded: Whole
     whatif: Whole
     placed: int
@@ -108,6 +110,7 @@ def compare(recorded: Course, whatif: Course, ids: Ids, length_ns: Callable[[int
     movers.sort(key=lambda mover: (mover.change_s, mover.job))
     return Comparison(
         _group("all", pairs, recorded, whatif),
+        _rejected(recorded, whatif, ids),
         _whole(recorded, [pair.recorded for pair in pairs], lambda job: length_ns(job.id)),
         _whole(whatif, [pair.whatif for pair in pairs], lambda job: length_ns(ids.in_record(job.id))),
         sum(before is not None or after is not None for before, after in places),
@@ -125,6 +128,13 @@ def _pairs(recorded: Course, whatif: Course, ids: Ids) -> Iterable[_Pair]:
         other = whatif.jobs.get(ids.in_branch(job_id))
         if other is not None and "REJECTED" not in (job.phase, other.phase) and recorded.is_compared(job_id):
             yield _Pair(job, other)
+
+
+def _rejected(recorded: Course, whatif: Course, ids: Ids) -> int:
+    others = (
+        whatif.jobs.get(ids.in_branch(job_id)) for job_id, job in recorded.jobs.items() if job.phase != "REJECTED"
+    )
+    return sum(other is not None and other.phase == "REJECTED" for other in others)
 
 
 def _groups(pairs: list[_Pair], key: Callable[[_Pair], str], recorded: Course, whatif: Course) -> list[Group]:

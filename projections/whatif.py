@@ -30,12 +30,22 @@ from muster.projections.virtual_agents import Guess, VirtualAgents
 
 USER: Final = "whatif"
 ADDED_LEASE_MS: Final = 120_000
+_POINTERS: Final[dict[type[t.Event], str]] = {
+    t.PolicyChanged: "/policy",
+    t.QueueConfigured: "/queues",
+    t.NodeRegistered: "/add_nodes",
+    t.NodeCordoned: "/remove_nodes",
+}
 Progress = Callable[[float], object]
 """Told the part of the work that is done, now and then; what it raises ends it."""
 
 
 class WhatIfError(ValueError):
-    """The question cannot be asked of this log; the message says why."""
+    """The question cannot be asked of this log; the message says why, and `pointer` what of it ("" = all of it)."""
+
+    def __init__(self, message: str, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer: Final = pointer
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -53,13 +63,14 @@ class Changes(msgspec.Struct, frozen=True):
         """The same with the names of all nodes that go. Raises WhatIfError."""
         for name in self.removed:
             if name not in state.nodes:
-                raise WhatIfError(f"there was no node {name}")
+                raise WhatIfError(f"there was no node {name}", "/remove_nodes")
         for name in sorted(self.added):
             if name in state.nodes:
-                raise WhatIfError(f"there was a node {name} already")
+                raise WhatIfError(f"there was a node {name} already", "/add_nodes")
         left = sorted(name for name, node in state.nodes.items() if node.available and name not in self.removed)
         if self.removed_count > len(left):
-            raise WhatIfError(f"there were only {len(left)} nodes that took work, not {self.removed_count}")
+            detail = f"there were only {len(left)} nodes that took work, not {self.removed_count}"
+            raise WhatIfError(detail, "/remove_nodes")
         more = left[len(left) - self.removed_count :]
         return msgspec.structs.replace(self, removed=[*self.removed, *more], removed_count=0)
 
@@ -128,7 +139,7 @@ def what_if(
     start.apply_all(window[:middle])
     window = window[middle:]
     if not window:
-        raise WhatIfError("nothing happens in this window")
+        raise WhatIfError("nothing happens in this window", "/from")
     state_bytes, state = start.state_bytes(), start.cluster.state
     changes = changes.named(state)
     facts = Facts(state)
@@ -192,13 +203,13 @@ def _put_in_force(branch: Branch, fold: Fold, changes: Changes, now_ns: int) -> 
     state = fold.cluster.state
     queues = state.queues | {queue.name: queue for queue in changes.queues}
     for problem in tree_problems(queues, changes.policy or state.policy):
-        raise WhatIfError(f"{problem.pointer}: {problem.detail}")
+        raise WhatIfError(problem.detail, problem.pointer)
     events = list(changes.events(state))
     refused = state.refused_count
     for event in events:
         branch.append(event, now_ns)
         if state.refused_count > refused:
-            raise WhatIfError(state.refusals[-1].reason)
+            raise WhatIfError(state.refusals[-1].reason, _POINTERS.get(type(event), ""))
     return bool(events)
 
 

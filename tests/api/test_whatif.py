@@ -1,18 +1,22 @@
 """`/v1/whatif` and `muster whatif`: windows that are run again in a process beside the server, and jobs foreseen."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from api_harness import Background, Harness, background
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from muster.api.cli import main
 from muster.api.cli_base import Exit
+from muster.api.whatif import WAITING_MOST
 from muster.events import types as t
-from muster.events.policy import Backfill, Policy, Preemption
+from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
 from muster.events.spec import JobSpec, LimitsSpec
 
 FIFO = Policy(order="fifo", backfill=Backfill(mode="none"), preemption=Preemption(mode="none"))
@@ -120,8 +124,8 @@ def test_a_node_more_runs_both_and_the_picture_shows_both_courses(site: Site) ->
         (["--add-nodes", "1x1xA100-80GB", "--from", "soon"], Exit.USAGE, "'soon' is no moment"),
         (["--add-nodes", "plenty", "--from", "2"], Exit.USAGE, "--add-nodes: 'plenty' is not NODESxDEVICESxMODEL"),
         (["--add-nodes", "9x9x9", "--from", "2"], Exit.USAGE, "'9' is not a model"),
-        (["--remove-nodes", "node-9", "--from", "2"], Exit.USAGE, "there was no node node-9"),
-        (["--remove-nodes", "2", "--from", "2"], Exit.USAGE, "there were only 1 nodes that took work, not 2"),
+        (["--remove-nodes", "node-9", "--from", "2"], Exit.USAGE, "--remove-nodes: there was no node node-9"),
+        (["--remove-nodes", "2", "--from", "2"], Exit.USAGE, "--remove-nodes: there were only 1 nodes that took work"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_the_option(shared: Site, words: list[str], code: Exit, told: str) -> None:
@@ -142,6 +146,39 @@ def test_a_wrong_file_is_refused_with_its_place_in_it(shared: Site) -> None:
     result = shared.muster("--queues", tree, "--from", shared.first)
     assert result.exit_code == Exit.USAGE
     assert "the guarantees at the top are more than 100 %" in result.output
+
+    orphan = shared.file("orphan.toml", '[[queue]]\nname = "a/b"\n')
+    result = shared.muster("--queues", orphan, "--from", shared.first)
+    assert result.exit_code == Exit.USAGE
+    assert f"{orphan}: /queue/a~1b/name: there is no queue a for a/b to stand under" in result.output
+
+
+def test_jobs_that_cannot_be_compared_are_told_of(site: Site) -> None:
+    async def submitted_to_a_lab(harness: Harness) -> int:
+        first = await harness.append(t.QueueConfigured(QueueSpec("lab"), "ada"))
+        for queue in ("lab", "default"):
+            await harness.append(t.JobSubmitted("ada", replace(spec(1), queue=queue)), queue)
+        return first
+
+    first = site.server.do(submitted_to_a_lab)
+    result = site.muster("--queues", site.file("lab.toml", '[[queue]]\nname = "lab/vision"\n'), "--from", first)
+    assert result.exit_code == Exit.OK, result.output
+    assert "not compared     1 job whose submission is refused under these rules" in result.output
+
+
+async def test_of_many_questions_at_once_a_few_wait_and_the_others_are_told_to_come_again(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    first, _ = await record(harness)
+
+    async def ask() -> int:
+        body = {"from": str(first), "remove_nodes": ["node-9"]}
+        async with http.post("/v1/whatif", json=body) as answer:
+            assert (answer.status == 503) == ("Retry-After" in answer.headers)
+            return answer.status
+
+    answers = await asyncio.gather(*(ask() for _ in range(WAITING_MOST + 3)))
+    assert sorted(answers) == [422] * (WAITING_MOST + 1) + [503] * 2
 
 
 def test_a_job_that_would_wait_is_told_when_and_where_it_would_start(site: Site) -> None:

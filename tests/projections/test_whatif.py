@@ -156,6 +156,19 @@ def test_a_queue_of_the_file_takes_the_place_of_those_in_the_window() -> None:
     assert [group.name for group in outcome.comparison.queues] == ["research"]
 
 
+def test_jobs_that_the_other_rules_refuse_are_counted_and_not_compared() -> None:
+    day = Day(lag_ms=0, start_ms=0, stop_ms=0)
+    day.node("node-1", 4)
+    day.append(t.QueueConfigured(QueueSpec("lab"), "ada"))
+    day.come([Task(0, 10, job(1)), Task(5, 10, job(1, queue="lab")), Task(6, 10, job(1, queue="lab"))])
+    day.play(300)
+    outcome = ask(day, Changes(queues=[QueueSpec("lab/vision")]))
+
+    assert (outcome.comparison.jobs.jobs, outcome.comparison.rejected) == (1, 2)
+    assert [group.name for group in outcome.comparison.queues] == ["default"]
+    assert ask(day, Changes()).comparison.rejected == 0
+
+
 def test_what_cannot_be_put_in_force_is_refused() -> None:
     day = day_of(ONE_AFTER_ANOTHER, 300)
     with pytest.raises(WhatIfError, match="no node node-9"):
