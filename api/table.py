@@ -1,6 +1,8 @@
 """Aligned tables for a terminal. Text from outside is shown without its control characters."""
 
+import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 LEFT: Final = "<"
@@ -10,6 +12,31 @@ RIGHT: Final = ">"
 def clean(text: object) -> str:
     """One printable line: control characters (a terminal would obey them) are replaced."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: wide letters two, marks that stand on others none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(letter: str) -> int:
+    if unicodedata.category(letter) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """A line that fits into so many columns (0 = no limit)."""
+    if not width or columns_of(text) <= width:
+        return text
+    ends = accumulate(map(_columns, text))
+    return text[: sum(end < width for end in ends)] + "…"
+
+
+def padded(text: str, width: int, side: str = LEFT) -> str:
+    """A text with as many spaces as fill so many columns."""
+    spaces = " " * (width - columns_of(text))
+    return spaces + text if side == RIGHT else text + spaces
 
 
 def render(
@@ -24,7 +51,7 @@ def render(
     last column is cut to fit; those in `spare` are left out, one after another, as long as it would have fewer letters
     than it needs, or than `least` if it needs more."""
     cells = [list(titles), *([("-" if cell is None or cell == "" else clean(cell)) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(titles))]
+    widths = [max(columns_of(line[column]) for line in cells) for column in range(len(titles))]
     sides = [
         RIGHT if rows and all(isinstance(row[column], int | float | None) for row in rows) else LEFT
         for column in range(len(titles))
@@ -36,8 +63,8 @@ def render(
         shown.remove(titles.index(title))
     lines = []
     for line in cells:
-        text = "  ".join(f"{line[column]:{sides[column]}{widths[column]}}" for column in shown).rstrip()
-        lines.append(text if not width or len(text) <= width else text[: max(width - 1, 0)] + "…")
+        text = "  ".join(padded(line[column], widths[column], sides[column]) for column in shown).rstrip()
+        lines.append(cut(text, width))
     return "\n".join(lines)
 
 

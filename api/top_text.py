@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 from muster.api.client import Json
 from muster.api.device_text import ails, readings, sampled, status, to_do, usable, used_of_total
-from muster.api.table import clean, render
+from muster.api.table import clean, cut, render
 
 BAR_CELLS: Final = 10
 BAR_WIDTH: Final = 110
@@ -47,11 +47,7 @@ def screen(shown: Shown, width: int, height: int, note: str = "") -> str:
     if height and len(lines) > height:
         hidden = len(lines) - height + 1
         lines = [*lines[: height - 1], f"and {hidden} more devices: --node or --user shows fewer"]
-    return "\n".join(_cut(line, width) for line in lines)
-
-
-def _cut(line: str, width: int) -> str:
-    return line if not width or len(line) <= width else line[: max(width - 1, 0)] + "…"
+    return "\n".join(cut(line, width) for line in lines)
 
 
 def _none(shown: Shown) -> str:
