@@ -92,7 +92,7 @@ def replay(
         if begin or end:
             step = "export a window, or give --from and --to to the commands that read the import"
             raise CommandError("an import is opened whole, without --from and --to", Exit.USAGE, step)
-        _import(source, listen or DEFAULT_LISTEN)
+        _import(source, listen or DEFAULT_LISTEN, as_json=session.as_json)
     elif target is not None:
         _export(session, window, target)
     else:
@@ -222,11 +222,11 @@ def _there_already(target: Path) -> CommandError:
     return CommandError(f"{target} is there already", Exit.CONFLICT, "give another name, or move it away")
 
 
-def _import(source: Path, listen: str) -> None:
+def _import(source: Path, listen: str, *, as_json: bool) -> None:
     match = _LISTEN.fullmatch(listen)
     if match is None or int(match[2]) > 65535:  # noqa: PLR2004 - the last port
         raise CommandError(f"{listen[:64]!r} is no address to listen on", Exit.USAGE, f"--listen {DEFAULT_LISTEN}")
     from muster.api.imported import ImportOptions, run_import  # noqa: PLC0415 - a server, which few commands need
 
     host = (match[1] or "127.0.0.1").strip("[]")
-    run_program(run_import(ImportOptions(source, host, int(match[2]))), verbose=False)
+    run_program(run_import(ImportOptions(source, host, int(match[2]), as_json)), verbose=False)

@@ -92,13 +92,16 @@ async def show_history(request: web.Request) -> web.Response:
 
 
 async def _query_of(request: web.Request, service: Service) -> JobQuery:
+    since_ns, until_ns = await _time(request, service, "since"), await _time(request, service, "until")
+    if until_ns and until_ns < since_ns:
+        raise bad_parameter("until", "it is before since")
     return JobQuery(
         user=request.query.get("user", ""),
         queue=request.query.get("queue", ""),
         name=request.query.get("name", ""),
         phases=phases_of(request),
-        since_ns=await _time(request, service, "since"),
-        until_ns=await _time(request, service, "until"),
+        since_ns=since_ns,
+        until_ns=until_ns,
         by_end=flag(request, "ended"),
         before=integer(request, "after", 0, 0),
         limit=integer(request, "limit", PAGE_DEFAULT, 1, PAGE_LIMIT),

@@ -4,6 +4,7 @@ There is no broker, no scheduler and no agent: what is read is a store in a temp
 program. Sequences and times are the export's own, and the present is its last entry.
 """
 
+import json
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -30,11 +31,13 @@ from muster.projections.timetravel import TimeTravel
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What `muster replay --import` was asked for. `port` 0 = a free one."""
+    """What `muster replay --import` was asked for. `port` 0 = a free one; `as_json` = say in JSON where it
+    listens."""
 
     file: Path
     host: str
     port: int
+    as_json: bool = False
 
 
 class _NoOutputs:
@@ -93,6 +96,11 @@ def _progress(entries: int) -> Generator[Callable[[int], None], None, None]:
 
 def _greet(options: ImportOptions, url: str, service: Service) -> None:
     state, first = service.state, service.store.origin + 1
+    if options.as_json:
+        present = rfc3339(state.timestamp_ns) if state.timestamp_ns else None
+        found = {"file": str(options.file), "first": first, "last": state.sequence, "url": url, "present": present}
+        say(json.dumps(found, indent=2))
+        return
     before = "" if first == 1 else f"\nIt is a window: what was before entry {first} is not in it."
     say(
         f"{options.file}: entries {first} to {state.sequence}, every one checked; nothing can be written\n"

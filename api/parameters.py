@@ -20,8 +20,8 @@ _INTEGER: Final = re.compile(r"^[0-9]{1,18}$")
 
 
 def check_names(request: web.Request, known: Collection[str], timeless: str = "") -> None:
-    """Refuse a query with parameters that are not `known`: a misspelt filter must not widen an answer. `timeless` says
-    why there is no `at`."""
+    """Refuse a query with parameters that are not `known`, or with one twice: a misspelt filter must not widen an
+    answer. `timeless` says why there is no `at`."""
     unknown = [name[:128] for name in dict.fromkeys(request.query) if name not in known]
     if unknown:
         detail = f"known here: {', '.join(sorted(known)) or 'none'}"
@@ -35,6 +35,9 @@ def check_names(request: web.Request, known: Collection[str], timeless: str = ""
                 for name in unknown[:UNKNOWN_SHOWN]
             ],
         )
+    for name in request.query:
+        if len(request.query.getall(name)) > 1:
+            raise bad_parameter(name, "it is given more than once")
 
 
 def integer(request: web.Request, name: str, default: int, low: int, high: int = 10**18) -> int:

@@ -195,5 +195,7 @@ QUERIES: Final = {route.handler: route.query for route in ROUTES}
 TIMELESS: Final = {route.handler: route.timeless for route in ROUTES}
 """Handler → why there is no past of what it answers ("" = nobody would ask)."""
 
-WRITERS: Final = frozenset(route.handler for route in ROUTES if WRITE[0] in route.parameters)
-"""The handlers that write to the log."""
+WRITERS: Final = frozenset(
+    route.handler for route in ROUTES if WRITE[0] in route.parameters and "at" not in route.parameters
+)
+"""The handlers that write to the log; what can be asked of the past writes nothing."""

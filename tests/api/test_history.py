@@ -230,7 +230,8 @@ async def test_days_are_those_of_the_submission_or_of_the_end(
 @pytest.mark.parametrize(
     ("parameters", "pointer"),
     [({"by": "colour"}, "by"), ({"since": "rubbish"}, "since"), ({"until": 10**9}, "until"), ({"state": "XX"}, "state"),
-     ({"ended": "maybe"}, "ended"), ({"limit": 0}, "limit")],
+     ({"ended": "maybe"}, "ended"), ({"limit": 0}, "limit"),
+     ({"since": "2026-01-02", "until": "2026-01-01"}, "until")],
 )  # fmt: skip
 async def test_what_is_wrong_is_named(
     harness: Harness, http: aiohttp.ClientSession, parameters: Any, pointer: str

@@ -156,6 +156,20 @@ async def test_an_import_takes_no_writes(harness: Harness, http: aiohttp.ClientS
         assert await text_of(copy, "/v1/export") == before
 
 
+async def test_what_would_become_of_a_job_can_be_asked_of_an_import(
+    harness: Harness, http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    await harness.add_node("node-1")
+    file = await export(http, tmp_path / "log.jsonl")
+    async with (
+        opened(file) as copy,
+        copy.post("/v1/whatif/submit", json={"command": "true", "gpus": 1}) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        assert (await answer.json())["workers"] == [{"rank": 0, "node": "node-1", "devices": [0]}]
+        assert await text_of(copy, "/v1/export") == file.read_text()
+
+
 async def test_an_export_while_the_log_grows_is_whole(
     harness: Harness, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

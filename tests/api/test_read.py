@@ -393,6 +393,12 @@ async def test_an_unknown_parameter_is_refused_with_the_known_ones(http: aiohttp
     assert [error["pointer"] for error in problem["errors"]] == ["stat", "usr"]
 
 
+async def test_a_parameter_that_is_given_twice_is_refused(http: aiohttp.ClientSession) -> None:
+    async with http.get("/v1/jobs?user=ada&state=R&user=bob") as answer:
+        problem = await answer.json()
+    assert (answer.status, problem["errors"][0]["pointer"]) == (400, "user")
+
+
 async def test_an_unknown_parameter_of_a_list_of_jobs(http: aiohttp.ClientSession) -> None:
     _, problem = await _status(http, "/v1/jobs", stat="R")
     assert problem["detail"] == "known here: after, at, limit, min_seq, queue, state, user"

@@ -3,6 +3,9 @@
 import gzip
 import json
 import lzma
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +135,20 @@ def test_what_cannot_be_told_is_a_wrong_command(muster: Muster, words: list[str]
     result = muster("replay", *words)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_an_import_says_in_json_where_it_listens(told: Muster, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    assert told("replay", "--export", str(path)).exit_code == 0
+    command = [sys.executable, "-c", "from muster.api.cli import main; main()"]
+    words = ["replay", "--json", "--import", str(path), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as opened:
+        assert opened.stdout is not None
+        said = json.loads("".join(iter(opened.stdout.readline, "}\n")) + "}")
+        urllib.request.urlopen(f"{said['url']}/healthz").close()
+        opened.terminate()
+    assert (said["file"], said["first"], said["last"]) == (str(path), 1, 9)
+    assert said["url"].startswith("http://127.0.0.1:")
 
 
 def test_an_import_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
