@@ -15,6 +15,7 @@ from muster.core.state import Attempt, Job, Node, Room, State, Worker
 
 if TYPE_CHECKING:
     from muster.core.backfill import Shadow
+    from muster.core.fading import Fading
 
 _T = TypeVar("_T")
 
@@ -41,6 +42,7 @@ class Cluster(Holdings):
         self.fresh: Final[set[int]] = set()  # jobs that have come to wait since then
         self.heads: Final[dict[str, int]] = {}  # queue → who waited there at its head then
         self.reservation: Shadow | None = None  # what the first of them kept then, as far as anybody had to ask
+        self.fading: Fading | None = None  # None = nobody has asked yet
         self.look_at: int | None = None  # when to look again for what can be placed although nothing has changed
         for node in state.nodes.values():
             self.index_node(node)

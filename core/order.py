@@ -3,6 +3,7 @@ by."""
 
 from typing import Final
 
+from muster.core.fading import Fading
 from muster.core.orders import key_function
 from muster.core.schedule import SECOND_NS
 from muster.core.standing import SortKey, Standing
@@ -59,7 +60,7 @@ def faded(use: PastUse, half_life_s: int, time_at: int) -> int:
     return left + use.held * elapsed_ns // 1_000_000_000
 
 
-def note_use(state: State, job: Job, change: int) -> None:
+def note_use(state: State, job: Job, change: int, fading: Fading | None) -> None:
     """A user holds so many thousandths of devices more, or less, from now on."""
     if not change:
         return
@@ -70,6 +71,8 @@ def note_use(state: State, job: Job, change: int) -> None:
     use.device_ms = faded(use, duration_s(state.policy.half_life), state.time_at)
     use.settled_at = state.time_at
     use.held = max(0, use.held + change)
+    if fading is not None:
+        fading.note(key, use)
 
 
 def note_service(state: State, job: Job, attempt: Attempt, milli: int) -> None:

@@ -31,7 +31,7 @@ def begin_attempt(cluster: Cluster, event: t.JobAllocated) -> Job:
     cluster.hold_ports(job.attempt)
     for worker in workers:
         cluster.claim(job.id, worker)
-    note_use(state, job, sum(cluster.occupied(job, worker) for worker in workers))
+    note_use(state, job, sum(cluster.occupied(job, worker) for worker in workers), cluster.fading)
     cluster.review(job)
     return job
 
@@ -40,7 +40,7 @@ def end_attempt(cluster: Cluster, job: Job) -> None:
     """All that a live attempt holds is free. What becomes of the job is the caller's to say."""
     assert job.attempt is not None
     live = [worker for worker in job.attempt.workers if worker.phase != "gone"]
-    note_use(cluster.state, job, -sum(cluster.occupied(job, worker) for worker in live))
+    note_use(cluster.state, job, -sum(cluster.occupied(job, worker) for worker in live), cluster.fading)
     for worker in live:
         worker.phase = "gone"
         cluster.release(job.id, worker)

@@ -7,7 +7,8 @@ from typing import Final
 
 from muster.core.cluster import START_WINDOW_NS, Cluster
 from muster.core.estimates import expected_s, note_expected
-from muster.core.order import duration_s, faded, note_use
+from muster.core.fading import Fading
+from muster.core.order import duration_s, note_use
 from muster.core.quantities import priority_number
 from muster.core.schedule import SECOND_NS
 from muster.core.spec_check import flaw
@@ -18,8 +19,6 @@ from muster.projections.policy_rules import default_priority, note_mix, queue_fl
 
 KEY_MEMORY_NS: Final = 24 * 3600 * SECOND_NS
 ENDED_MEMORY_NS: Final = 3600 * SECOND_NS
-LEAST_USE_MS: Final = 60_000
-"""Past use below a device-minute is forgotten."""
 
 
 def job_submitted(cluster: Cluster, event: t.JobSubmitted) -> str | None:
@@ -99,7 +98,7 @@ def job_allocated(cluster: Cluster, event: t.JobAllocated) -> str | None:
     accounts.end_wait(job, state.timestamp_ns)
     for worker in workers:
         worker.held = cluster.occupied(job, worker)
-    note_use(cluster.state, job, sum(worker.held for worker in workers))
+    note_use(cluster.state, job, sum(worker.held for worker in workers), cluster.fading)
     for worker in workers:
         cluster.claim(job.id, worker)
         node = nodes.get(worker.node)
@@ -284,13 +283,7 @@ def forget_old(cluster: Cluster) -> None:
         cluster.keys.pop((key.user, key.key), None)
     del state.keys[:count]
     half_life_s = duration_s(state.policy.half_life)
-    lately_at = state.time_at - half_life_s * SECOND_NS  # since then, at most half of it has faded
-    gone = [
-        name
-        for name, use in state.past_use.items()
-        if not use.held
-        and (use.settled_at <= lately_at or use.device_ms < 2 * LEAST_USE_MS)
-        and faded(use, half_life_s, state.time_at) < LEAST_USE_MS
-    ]
-    for name in gone:
+    if cluster.fading is None or cluster.fading.half_life_s != half_life_s:
+        cluster.fading = Fading(state.past_use, half_life_s)
+    for name in cluster.fading.take_faded(state.past_use, state.time_at):
         del state.past_use[name]

@@ -95,7 +95,7 @@ def _begin_life(cluster: Cluster, event: t.NodeRegistered) -> Node:
     for key, worker in workers.items():
         worker.devices = [numbers[number] for number in worker.devices]
         job = state.jobs[key[0]]
-        note_use(cluster.state, job, cluster.occupied(job, worker) - held[key])
+        note_use(cluster.state, job, cluster.occupied(job, worker) - held[key], cluster.fading)
     for room in rooms:
         places = [
             replace(place, incarnation=event.incarnation, devices=[numbers[number] for number in place.devices])

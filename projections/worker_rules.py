@@ -117,7 +117,7 @@ def worker_gone(cluster: Cluster, job: Job, attempt: Attempt, worker: Worker, ex
     worker.phase = "gone"
     worker.exit = exit_status
     cluster.release(job.id, worker)
-    note_use(cluster.state, job, -cluster.occupied(job, worker))
+    note_use(cluster.state, job, -cluster.occupied(job, worker), cluster.fading)
     accounts.end_worker(job, attempt, worker, cluster.state.timestamp_ns)
     clean = exit_status.reason == "exited" and exit_status.exit_code == 0
     if not clean:
