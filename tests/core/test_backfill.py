@@ -224,6 +224,16 @@ def test_conservative_backfill_starts_each_when_it_was_booked() -> None:
     assert [(expected[job] or 0) // SECOND - now_s for job in (first, second, long)] == [1000, 2000, 3000]
 
 
+def test_a_booked_start_is_told_however_many_ends_it_awaits() -> None:
+    script = cluster(8, 4, Policy("fifo", backfill=Backfill("conservative"), preemption=NO_PREEMPTION))
+    run(script, *(script.submit(lasting(1, 60 * minutes)) for minutes in range(1, 33)))
+    heads = [script.submit(lasting(32, HOUR, nodes=4)) for _ in range(2)]
+    run(script)
+    now_s = script.cluster.state.time_at // SECOND
+    expected = expected_starts(script.cluster, 2)
+    assert [(expected[job] or 0) // SECOND - now_s for job in heads] == [32 * 60, 32 * 60 + HOUR]
+
+
 def test_conservative_backfill_looks_no_deeper_than_it_may() -> None:
     policy = Policy("fifo", backfill=Backfill("conservative", depth=1), preemption=NO_PREEMPTION)
     script = cluster(4, 1, policy)
