@@ -31,8 +31,10 @@ from muster.projections.mirror import Mirror
 PART_LEAST: Final = 10_000
 """A part of fewer entries is not worth a process."""
 PROCESSES_MOST: Final = 8
+PART_ENOUGH: Final = 25_000
+"""A process is given several parts where each has so many entries, so that all processes end at about one time."""
 PARTS_EACH: Final = 4
-"""So many parts for each process, so that all of them end at about one time."""
+"""So many parts at most for each process."""
 LOOK_S: Final = 0.1
 
 
@@ -45,6 +47,11 @@ class Cores(NamedTuple):
 
     processes: int = min(os.cpu_count() or 1, PROCESSES_MOST)
     least: int = PART_LEAST
+
+    def parts(self, entries: int) -> int:
+        """In how many parts so many entries are best divided."""
+        each = min(max(entries // self.processes // PART_ENOUGH, 1), PARTS_EACH) if self.processes > 1 else 1
+        return min(self.processes * each, entries // self.least)
 
 
 def audit_mirror(
@@ -102,8 +109,7 @@ def _parts(path: Path, first: int | None, last: int | None, expect: str, cores: 
         if last - first + 1 < 2 * cores.least:
             return []
         start = enter(mirror, first, last).cluster.state.sequence
-        least = max(cores.least, (last - start) // (cores.processes * PARTS_EACH))
-        places = [start, *cuts(mirror, start, last, least), last]
+        places = [start, *cuts(mirror, start, last, cores.parts(last - start)), last]
     holder = max((place for place in places[:-1] if expected and place < expected[0]), default=start)
     return [Part(str(path), a, b, expect if a == holder else "") for a, b in pairwise(places)]
 

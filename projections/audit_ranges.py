@@ -63,15 +63,16 @@ def bases_between(source: Source, first: int, last: int) -> set[int]:
     return bases
 
 
-def cuts(mirror: Mirror, start: int, last: int, least: int) -> list[int]:
-    """Where the entries after `start` up to `last` can be audited in parts of at least so many: snapshots that stand
-    in the middle of no pass."""
+def cuts(mirror: Mirror, start: int, last: int, parts: int) -> list[int]:
+    """Where the entries after `start` up to `last` can be audited apart, in so many parts of about one size or in
+    fewer: snapshots that stand in the middle of no pass."""
     found: list[int] = []
-    begun = start
-    for sequence in mirror.snapshot_places(start + least, last - least, FOLD_VERSION):
-        if sequence >= begun + least and _between_passes(mirror, sequence, last):
+    size = (last - start) // parts
+    due = start + size
+    for sequence in mirror.snapshot_places(due, last - size // 2, FOLD_VERSION):
+        if sequence >= due and _between_passes(mirror, sequence, last):
             found.append(sequence)
-            begun = sequence
+            due = start + size * ((sequence - start) // size + 1)
     return found
 
 
