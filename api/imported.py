@@ -4,13 +4,18 @@ There is no broker, no scheduler and no agent: what is read is a store in a temp
 program. Sequences and times are the export's own, and the present is its last entry.
 """
 
+import fcntl
 import json
+import os
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -27,6 +32,9 @@ from muster.projections.exports import ExportSource
 from muster.projections.follower import Follower
 from muster.projections.imports import ImportedLog, open_import
 from muster.projections.timetravel import TimeTravel
+
+_PREFIX: Final = "muster-import-"
+_FRESH_S: Final = 60
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ async def imported(options: ImportOptions, tasks: Tasks) -> AsyncGenerator[tuple
     async with AsyncExitStack() as stack:
         check_address(options.host)
         source = ExportSource(options.file)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-import-")))
+        folder = stack.enter_context(_folder())
         with _progress(source.position() - source.first + 1) as progress:
             store = await open_import(source, folder / "import.sqlite", progress)
         stack.push_async_callback(store.close)
@@ -83,6 +91,40 @@ async def run_import(options: ImportOptions) -> None:
     async with explained(), imported(options, tasks) as (server, service):
         _greet(options, server.url, service)
         await tasks.failed()
+
+
+# -- its folder --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _folder() -> Generator[Path, None, None]:
+    """A temporary folder, locked while it is in use; what imports left that were killed goes."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            _sweep(left)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, _locked(Path(name)):
+        yield Path(name)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove a folder that nobody uses. Raises OSError."""
+    if time.time() - folder.lstat().st_mtime > _FRESH_S:  # a younger one may be about to be locked
+        with _locked(folder):
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None, None, None]:
+    """Raises OSError where another process has it."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(held)
+
+
+# -- what it says ------------------------------------------------------------------------------------------------
 
 
 @contextmanager

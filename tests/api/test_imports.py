@@ -1,6 +1,7 @@
 """An export, opened again, answers every read as the server did that it is from; and takes no writes."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -168,6 +169,34 @@ async def test_what_would_become_of_a_job_can_be_asked_of_an_import(
         assert answer.status == 200, await answer.text()
         assert (await answer.json())["workers"] == [{"rank": 0, "node": "node-1", "devices": [0]}]
         assert await text_of(copy, "/v1/export") == file.read_text()
+
+
+def folders_of_imports(folder: Path) -> list[Path]:
+    return [each for each in folder.glob("muster-import-*") if not each.is_symlink()]
+
+
+async def test_what_a_killed_import_left_goes_and_one_in_use_stays(
+    harness: Harness, http: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    await harness.add_node("node-1")
+    file = await export(http, tmp_path / "log.jsonl")
+    left = tmp_path / "muster-import-left"
+    left.mkdir()
+    (left / "import.sqlite").write_text("old")
+    (tmp_path / "muster-import-link").symlink_to(tmp_path)
+    os.utime(left, (0, 0))
+
+    async with opened(file):
+        (used,) = folders_of_imports(tmp_path)
+        assert used != left
+        os.utime(used, (0, 0))
+        async with opened(file) as copy:
+            assert (used / "import.sqlite").exists()
+            assert await text_of(copy, "/v1/export") == file.read_text()
+    assert folders_of_imports(tmp_path) == []
+    assert (tmp_path / "muster-import-link").is_symlink()
+    assert file.exists()
 
 
 async def test_an_export_while_the_log_grows_is_whole(
