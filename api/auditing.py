@@ -104,7 +104,8 @@ async def _asked(request: web.Request, service: Service) -> _Asked:
     source = query.get("source", "log")
     if source not in ("log", "mirror"):
         raise bad_parameter("source", f"{source[:40]!r} is neither log nor mirror")
-    first = (await placed(service, query["from"], "from"))[0] if "from" in query else service.store.origin + 1
+    start = service.store.origin + 1
+    first = (await placed(service, query["from"], "from", begins=True))[0] if "from" in query else start
     last = (await placed(service, query["to"], "to"))[0] if "to" in query else None
     if last is not None and last < first:
         raise bad_parameter("to", f"entry {last} is before entry {first}, at which the audit begins")

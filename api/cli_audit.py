@@ -100,16 +100,20 @@ def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Jso
         source = ExportSource(path)
         first = _sequence(source, "--from", begin, source.first)
         last = _sequence(source, "--to", end, source.position())
+        if first is None:
+            first = source.first
+        if last is None:
+            raise CommandError(f"--to: {end} is before the first entry of {path.name}", Exit.USAGE)
         with _Bar() as bar, collector_at_rest():
             report = audited(source, first, last, expect=expect, progress=lambda reached: bar.show(reached, last))
-    except StoreError as error:
+    except (StoreError, ValueError) as error:
         raise CommandError(str(error), Exit.USAGE) from error
     view: Json = msgspec.to_builtins(audit_view(report, f"export {path.name}"))
     return view
 
 
-def _sequence(source: "ExportSource", option: str, text: str | None, default: int) -> int:
-    """The entry of the file that a moment names."""
+def _sequence(source: "ExportSource", option: str, text: str | None, default: int) -> int | None:
+    """The entry of the file that a moment names; None for a time before its first."""
     import time  # noqa: PLC0415
 
     from muster.projections.moments import MomentError, parse_moment  # noqa: PLC0415
@@ -122,14 +126,12 @@ def _sequence(source: "ExportSource", option: str, text: str | None, default: in
         raise CommandError(f"{option}: {error}", Exit.USAGE) from error
     if named.sequence is not None:
         return named.sequence
-    found = 0
+    found: int | None = None
     for rows in source.rows(source.first, source.position()):
         for row in rows:
             if row.timestamp_ns > named.time_ns:
                 break
             found = row.sequence
-    if not found:
-        raise CommandError(f"{option}: {text} is before the first entry of {source.path.name}", Exit.USAGE)
     return found
 
 

@@ -61,7 +61,7 @@ async def _window(request: web.Request, service: Service) -> tuple[int, int]:
     """The first and last entry asked for; all of them where nothing is said. Raises ApiError."""
     await see_minimum(request)
     query, start = request.query, service.store.origin + 1
-    first = (await placed(service, query["from"], "from"))[0] if "from" in query else start
+    first = (await placed(service, query["from"], "from", begins=True))[0] if "from" in query else start
     last = (await placed(service, query["to"], "to"))[0] if "to" in query else service.state.sequence
     if last < first and "to" in query:
         raise bad_parameter("to", f"entry {last} is before entry {first}, at which it begins")

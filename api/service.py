@@ -22,7 +22,7 @@ from muster.core.state import State
 from muster.events.log import Entry, Log
 from muster.node_agent.link import LogAsk
 from muster.projections.follower import Follower
-from muster.projections.moments import MomentError, parse_moment
+from muster.projections.moments import BeforeLogError, MomentError, parse_moment
 from muster.projections.read_models import mentioned_jobs
 from muster.projections.store import Store
 from muster.projections.timetravel import TimeTravel
@@ -132,12 +132,15 @@ async def moment_of(request: web.Request) -> Moment:
     return Moment(cluster, max(time_ns, cluster.state.timestamp_ns), past=True)
 
 
-async def placed(service: Service, text: str, name: str = "at") -> tuple[int, int]:
-    """The sequence that the moment of a parameter of that `name` names, and where it is a time, that time (else 0)."""
+async def placed(service: Service, text: str, name: str = "at", *, begins: bool = False) -> tuple[int, int]:
+    """The sequence that the moment of a parameter of that `name` names, and where it is a time, that time (else 0). A
+    range that `begins` at a time before the log does begins with its first entry."""
     now_ns = service.now_ns()
     try:
         return await service.past.resolve(text, now_ns), parse_moment(text, now_ns).time_ns
     except MomentError as error:
+        if begins and isinstance(error, BeforeLogError):
+            return service.store.origin + 1, 0
         raise bad_parameter(name, str(error)) from error
 
 

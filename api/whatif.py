@@ -102,7 +102,7 @@ async def what_if(request: web.Request) -> web.Response:
     its own."""
     service = request.app[SERVICE]
     body, policy, queues = _read(await read_json(request))
-    first, began_ns = await placed(service, body.begin, "from")
+    first, began_ns = await placed(service, body.begin, "from", begins=True)
     last, until_ns = await placed(service, body.end or "now", "to")
     if first >= last:
         raise _wrong("/from", f"it must be before the end: it is entry {first}, and the end is entry {last}")

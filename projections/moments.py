@@ -35,6 +35,10 @@ class MomentError(ValueError):
     """What was asked for is no moment of this log; the message says why."""
 
 
+class BeforeLogError(MomentError):
+    """The time is before the log's first entry."""
+
+
 class Named(NamedTuple):
     """What a text names: the entry `sequence`, or where that is None the time `time_ns` (since 1970)."""
 

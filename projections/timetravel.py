@@ -13,7 +13,7 @@ from typing import Final
 from muster.events.log import Log
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import CHUNK, Mirror, Snapshot
-from muster.projections.moments import MomentError, parse_moment, second_text
+from muster.projections.moments import BeforeLogError, MomentError, parse_moment, second_text
 from muster.projections.replay import collector_at_rest, fold_at, snapshot_of
 from muster.projections.schema import StoreError
 from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
@@ -26,13 +26,14 @@ CACHED_JOBS: Final = 40_000
 
 async def resolve_moment(store: Store, log: Log, at: str, now_ns: int) -> int:
     """The sequence that `at` names, `now_ns` being the present: of a time, that of the last entry not after it. Raises
-    MomentError for what is no moment, lies before the first entry or in the future, LogError."""
+    MomentError for what is no moment, lies before the first entry (of a time: BeforeLogError) or in the future,
+    LogError."""
     named = parse_moment(at, now_ns)
     if named.sequence is not None:
         return await _check_sequence(store, log, named.sequence)
     sequence = await _sequence_at(store, log, named.time_ns)
     if sequence <= store.origin:
-        raise MomentError(f"{at} is before the first entry of the log{await _beginning(store, log)}")
+        raise BeforeLogError(f"{at} is before the first entry of the log{await _beginning(store, log)}")
     return sequence
 
 

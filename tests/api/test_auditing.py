@@ -47,6 +47,21 @@ async def test_a_range_over_http(harness: Harness, http: aiohttp.ClientSession) 
         assert report["findings"] == []
 
 
+async def test_a_range_that_begins_before_the_log_begins_with_its_first_entry(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    await _busy(harness)
+    last = len(harness.log.entries)
+    report = (await _audit(http, 200, {"from": "-2h"}))["report"]
+    assert (report["first"], report["entries"], report["findings"]) == (1, last, [])
+    async with http.get("/v1/replay", params={"from": "-2h", "all": "true"}) as told:
+        lines = [json.loads(line) async for line in told.content]
+    assert told.status == 200
+    assert (int(lines[0]["sequence"]), int(lines[-1]["sequence"])) == (1, last)
+    problem = await _audit(http, 400, {"to": "-2h"})
+    assert "is before the first entry of the log" in problem["errors"][0]["detail"]
+
+
 @pytest.mark.parametrize(
     ("query", "where", "what"),
     [
@@ -107,6 +122,19 @@ def test_an_export_is_audited_without_a_server(name: str) -> None:
     assert result.output.splitlines()[0].startswith(f"audited the export {name}.jsonl.xz: entries 1 to ")
     part = CliRunner().invoke(main, ["audit", "--file", path, "--to", "40", "--json"])
     assert json.loads(part.output)["report"]["last"] >= 40
+
+
+def test_a_range_that_is_not_in_an_export_is_refused() -> None:
+    path = str(GOLDEN / "jobs.jsonl.xz")
+    for words, what in (
+        (["--from", "9999"], "are not in the log"),
+        (["--from", "9", "--to", "5"], "are not in the log"),
+        (["--to", "1969-12-31T00:00:00Z"], "--to: 1969-12-31T00:00:00Z is before the first entry of jobs.jsonl.xz"),
+    ):
+        result = CliRunner().invoke(main, ["audit", "--file", path, *words])
+        assert (result.exit_code, what in result.stderr) == (2, True), result.stderr
+    early = CliRunner().invoke(main, ["audit", "--file", path, "--from", "1969-12-31T00:00:00Z"])
+    assert (early.exit_code, "entries 1 to " in early.output) == (0, True)
 
 
 def test_a_file_that_is_no_export_and_options_that_do_not_go_together(tmp_path: Path) -> None:
