@@ -141,20 +141,22 @@ def _measures(answer: Json) -> Iterator[tuple[str, str, str, str]]:
     before, after = answer["jobs"]["recorded"], answer["jobs"]["whatif"]
     for kind, name in (("wait", "wait"), ("jct", "submission to end")):
         for figure, words in (("mean_s", "mean"), ("p50_s", "p50"), ("p95_s", "p95"), ("p99_s", "p99")):
-            yield _measure(f"{name}, {words}", before[kind][figure], after[kind][figure], " s")
-    yield _measure("started", before["started"], after["started"])
-    yield _measure("ended", before["ended"], after["ended"])
+            yield measured(f"{name}, {words}", before[kind][figure], after[kind][figure], " s")
+    yield measured("started", before["started"], after["started"])
+    yield measured("ended", before["ended"], after["ended"])
     before, after = answer["recorded"], answer["whatif"]
-    yield _measure("device time used", before["utilization_pct"], after["utilization_pct"], " %")
-    yield _measure("idle and of no use", before["fragmented_pct"], after["fragmented_pct"], " %")
-    yield _measure("preemptions", before["preemptions"], after["preemptions"])
-    yield _measure("work lost", before["lost_device_hours"], after["lost_device_hours"], " device-hours")
-    yield _measure("fairness", before["fairness"], after["fairness"], digits=3)
+    yield measured("device time used", before["utilization_pct"], after["utilization_pct"], " %")
+    yield measured("idle and of no use", before["fragmented_pct"], after["fragmented_pct"], " %")
+    yield measured("preemptions", before["preemptions"], after["preemptions"])
+    yield measured("work lost", before["lost_device_hours"], after["lost_device_hours"], " device-hours", digits=2)
+    yield measured("fairness", before["fairness"], after["fairness"], digits=3)
 
 
-def _measure(
+def measured(
     name: str, before: float | None, after: float | None, unit: str = "", digits: int = 1
 ) -> tuple[str, str, str, str]:
+    """Name, before, after, and what changes from one to the other as they are shown; of seconds in percent."""
+
     def told(value: float | None) -> str:
         if value is None:
             return "-"
@@ -162,8 +164,8 @@ def _measure(
 
     if before is None or after is None:
         change = ""
-    elif isinstance(before, int) or unit != " s" or not before:
-        change = f"{after - before:+,.{0 if isinstance(before, int) else digits}f}"
+    elif isinstance(before, int) or unit != " s" or not round(before, digits):
+        change = f"{round(after, digits) - round(before, digits):+,.{0 if isinstance(before, int) else digits}f}"
     else:
         change = f"{100 * (after - before) / before:+.1f} %"
     return name, told(before), told(after), change
@@ -176,7 +178,7 @@ def _groups(title: str, groups: list[Json]) -> str:
         before, after = group["recorded"], group["whatif"]
         pairs = [("wait", "mean_s"), ("wait", "p95_s"), ("jct", "mean_s")]
         cells = [round(side[kind][figure], 1) for kind, figure in pairs for side in (before, after)]
-        hours = [round(side["device_hours"], 1) for side in (before, after)]
+        hours = [round(side["device_hours"], 2) for side in (before, after)]
         rows.append((group["name"], group["jobs"], *cells, *hours))
     return render(titles, rows, width=width())
 

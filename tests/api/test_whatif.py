@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from muster.api.cli import main
 from muster.api.cli_base import Exit
+from muster.api.cli_whatif import measured
 from muster.api.whatif import WAITING_MOST
 from muster.events import types as t
 from muster.events.policy import Backfill, Policy, Preemption, QueueSpec
@@ -92,6 +93,25 @@ def test_shortest_first_starts_the_short_job_and_the_long_one_waits(site: Site) 
     assert answer["jobs"]["jobs"] == 3
     assert answer["left_at"] == site.first
     assert site.entries() == before
+
+
+def test_what_is_shown_as_before_and_after_differs_by_what_is_shown_as_change() -> None:
+    rows = [
+        measured("share", 34.24, 10.86, " %"),
+        measured("wait", 0.023, 0.009, " s"),
+        measured("wait", 8.0, 6.0, " s"),
+        measured("lost", 0.004, 1.5, " device-hours", digits=2),
+        measured("preemptions", 2, 5),
+        measured("fairness", None, 1.0, digits=3),
+    ]
+    assert rows == [
+        ("share", "34.2 %", "10.9 %", "-23.3"),
+        ("wait", "0.0 s", "0.0 s", "+0.0"),
+        ("wait", "8.0 s", "6.0 s", "-25.0 %"),
+        ("lost", "0.00 device-hours", "1.50 device-hours", "+1.50"),
+        ("preemptions", "2", "5", "+3"),
+        ("fairness", "-", "1.000", ""),
+    ]
 
 
 def test_under_the_same_policy_nothing_changes_and_it_says_so(site: Site) -> None:
