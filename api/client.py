@@ -10,6 +10,8 @@ from urllib.parse import urlencode, urlsplit
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:7077"
 TIMEOUT_S: Final = 45.0
+_SEQUENCE_HEADER: Final = "Muster-Seq"
+"""Every answer of a server has it."""
 SEND_TRIES: Final = 5
 RETRY_PAUSE_S: Final = 0.2
 
@@ -145,7 +147,10 @@ class Client:
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
         connection.request(method, path, body, {"Muster-User": self._user, **headers})
-        return connection.getresponse()
+        answer = connection.getresponse()
+        if answer.status < http.client.BAD_REQUEST and _SEQUENCE_HEADER not in answer.headers:
+            raise UnreachableError(f"what answers at {self.server} is no Muster server", sent=True)
+        return answer
 
 
 def _with_query(path: str, parameters: Mapping[str, Any] | None) -> str:
