@@ -149,6 +149,7 @@ class Client:
         connection.request(method, path, body, {"Muster-User": self._user, **headers})
         answer = connection.getresponse()
         if answer.status < http.client.BAD_REQUEST and _SEQUENCE_HEADER not in answer.headers:
+            answer.close()
             raise UnreachableError(f"what answers at {self.server} is no Muster server", sent=True)
         return answer
 

@@ -11,7 +11,7 @@ from muster.api.cli import main
 
 
 class _Stranger(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # noqa: N802 - the interface
+    def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"[1]\n")
