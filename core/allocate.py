@@ -169,7 +169,7 @@ class Allocator:
             return "passed"
         if not obstacles:
             planned = self.bookings is not None and not self.is_alone()
-            verdict = self._try_booked(line, asker) if planned else self._try_start(line, asker, shape)
+            verdict = self._try_booked(line, asker, shape) if planned else self._try_start(line, asker, shape)
             if verdict != "passed":
                 return verdict
         if excluded or not may_wait(cluster, asker, obstacles):
@@ -247,11 +247,11 @@ class Allocator:
         anybody's."""
         return self._cluster.lines.count - self._taken == 1
 
-    def _try_booked(self, line: OpenLine, asker: Asker) -> Verdict:
+    def _try_booked(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         """Start a job that has its place at once beside all that are booked."""
         draft, job, bookings = self._draft, asker.job, self.bookings
         assert bookings is not None
-        if self._is_held_back(asker):
+        if not self._has_room(asker, shape) or self._is_held_back(asker):
             return "passed"
         found = bookings.place_now(asker)
         if found is None:

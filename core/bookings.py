@@ -5,7 +5,7 @@ Nothing is remembered: each pass books anew. While everything ends when it is ex
 (`muster.core.slots`). What queues and lanes may hold is kept for the first of them only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from muster.core.backfill import Hold, hold_until
@@ -32,9 +32,22 @@ class Bookings:
     def __init__(self, draft: "Draft") -> None:
         self._draft: Final = draft
         self._askers: Final[dict[int, Asker]] = {}
-        self.made: Final[dict[int, Slot]] = {}
-        self.hold: Hold | None = None  # of the first
+        self._made: Final[dict[int, Slot]] = {}
+        self._hold: Hold | None = None
+        self._is_stale = False
         self._begin()
+
+    @property
+    def made(self) -> Mapping[int, Slot]:
+        """Who is booked, and where."""
+        self._refresh()
+        return self._made
+
+    @property
+    def hold(self) -> Hold | None:
+        """What is kept for the first of them of what queues and lanes may hold."""
+        self._refresh()
+        return self._hold
 
     def _begin(self) -> None:
         self._timetable = Timetable(self._draft)
@@ -45,6 +58,7 @@ class Bookings:
 
     def slot_of(self, asker: "Asker", excluded: frozenset[str]) -> Slot | None:
         """The first slot that a job has beside those booked; None = nobody knows when it has one."""
+        self._refresh()
         key = asker.demand, excluded, self.lasts_ns(asker.job)
         if self._last is None or self._last[0] != key:
             self._last = key, self._slots.earliest(*key)
@@ -72,10 +86,10 @@ class Bookings:
             return
         until = self.end_of(asker.job, slot.at)
         self._book(slot.at, until, slot.found.shares, asker.demand)
-        self.made[asker.job.id] = slot
+        self._made[asker.job.id] = slot
         self._askers[asker.job.id] = asker
-        if self.hold is None:
-            self.hold = hold_until(self._draft, asker, max(slot.at, self._draft.plan.now_at))
+        if self._hold is None:
+            self._hold = hold_until(self._draft, asker, max(slot.at, self._draft.plan.now_at))
 
     def end_of(self, job: "Job", at: int) -> int:
         """When a job is expected to end that begins then."""
@@ -92,11 +106,17 @@ class Bookings:
         self._timetable.book(at, until, shares, demand)
 
     def renew(self) -> None:
-        """The draft's room is another, since somebody is stopped for others: book everybody anew."""
+        """The draft's room is another, since somebody is stopped for others: book everybody anew, once anybody asks."""
+        self._is_stale = True
+
+    def _refresh(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False
         askers = list(self._askers.values())
         self._askers.clear()
-        self.made.clear()
-        self.hold = None
+        self._made.clear()
+        self._hold = None
         self._begin()
         for asker in askers:
             self.make(asker)
