@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
 
-from muster.core.backfill import Hold, Shadow, cast_shadow, ends_in_time, hold_limit
+from muster.core.backfill import Hold, Shadow, cast_shadow, depth_behind, ends_in_time, hold_limit
 from muster.core.bookings import Bookings
 from muster.core.cluster import Cluster
 from muster.core.floating import FloatingShadow
@@ -57,8 +57,7 @@ class Allocator:
         self._is_awaited = False  # whether it is still to be made
         self.holds: Final[dict[str, Hold]] = {}
         self.bookings: Final = Bookings(draft) if self._policy.backfill.mode == "conservative" else None
-        parts = max(1, len(self.lines)) if self.bookings is not None else 1
-        self.depth: Final = self._policy.backfill.depth // parts  # so many are looked at behind each head
+        self.depth: Final = depth_behind(self._policy.backfill, len(self.lines))
         self._taken = 0
         self.strictness: Final = Strictness(draft, self._turns)
         self._wake_at = ENDLESS

@@ -18,6 +18,7 @@ from muster.core.queues import ENDLESS, UNBOUNDED, Queue, Vector, minus, plus, w
 from muster.core.releasing import Asker, Releaser, first_fit
 from muster.core.schedule import SECOND_NS, End
 from muster.core.state import Job
+from muster.events.policy import Backfill
 
 if TYPE_CHECKING:
     from muster.core.node_room import NodeRoom, Share
@@ -209,6 +210,11 @@ def hold_limit(draft: Draft, asker: Asker, queue: Queue) -> Hold:
     for who, claim in released:
         ledger.leave(who, negative(claim))
     return hold
+
+
+def depth_behind(backfill: Backfill, queues: int) -> int:
+    """How many jobs are looked at behind each head where jobs of so many queues wait."""
+    return backfill.depth // max(1, queues) if backfill.mode == "conservative" else backfill.depth
 
 
 def ends_in_time(draft: Draft, job: Job, at: int) -> bool:

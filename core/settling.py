@@ -5,6 +5,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from muster.core.allocate import Allocator
+from muster.core.backfill import depth_behind
 from muster.core.cluster import Cluster
 from muster.core.plan import Draft, Plan
 from muster.core.queues import ENDLESS
@@ -28,6 +29,8 @@ def place_waiting(plan: Plan) -> Allocator | None:
     if only is not None and all(len(jobs) == 1 for jobs in only.values()):
         cluster.fresh.clear()  # all of them are too far behind a head
         return None
+    if cluster.state.policy.backfill.mode == "conservative":
+        only = None  # those before them are to be booked first
     before = len(plan.events)
     draft = Draft(plan)
     try:
@@ -76,8 +79,7 @@ def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
     """Where only jobs behind a head have come since nothing could start: each line's head and those of them that are
     within its depth, in order. They are all that can start now. None = every line must be looked at."""
     state, backfill = cluster.state, cluster.state.policy.backfill
-    if backfill.mode == "conservative":
-        return None
+    depth = depth_behind(backfill, len(cluster.lines.by_queue))
     looked_at = {path: [head] for path, head in cluster.heads.items()}
     places: dict[str, list[SortKey]] = {}
     for job_id in cluster.fresh:
@@ -90,7 +92,7 @@ def newcomers(cluster: Cluster) -> dict[str, list[int]] | None:
         key = cluster.lines.key_of(job, line.order)
         if key < head:
             return None
-        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= backfill.depth:
+        if bisect_left(line.keys, key) - bisect_left(line.keys, head) <= depth:
             places.setdefault(path, []).append(key)
     for path, keys in places.items():
         looked_at[path] += [key[-1] for key in sorted(keys)]
