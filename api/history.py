@@ -6,10 +6,10 @@ import msgspec
 from aiohttp import web
 
 from muster.api.answers import answer
-from muster.api.parameters import flag, integer
-from muster.api.problems import bad_parameter
-from muster.api.reading import PAGE_DEFAULT, PAGE_LIMIT, phases_of
-from muster.api.service import SERVICE, Service, moment_of, see_mirrored
+from muster.api.parameters import ID_DIGITS, flag, integer, names
+from muster.api.problems import bad_parameter, no_such
+from muster.api.reading import PAGE_DEFAULT, PAGE_LIMIT, phases_of, see_queues
+from muster.api.service import SERVICE, Moment, Service, moment_of, see_mirrored
 from muster.api.times import rfc3339, rfc3339_or_none
 from muster.core.state import PHASE_CODES, Job, JobPhase
 from muster.projections.accounts import totals
@@ -50,7 +50,8 @@ class HistoryRow(AccountsView, frozen=True):
 
 
 class SumRow(AccountsView, frozen=True):
-    """The accounts of `jobs` together, of which `ended` have ended; `key` is the user, queue, state or day."""
+    """The accounts of `jobs` together, of which `ended` have ended; `key` is the user, queue, state, day, week
+    (2026-W05, as ISO 8601 counts) or month."""
 
     key: str
     jobs: int
@@ -76,6 +77,8 @@ async def show_history(request: web.Request) -> web.Response:
     query, by = await _query_of(request, service), _by_of(request)
     moment = await moment_of(request)
     await see_mirrored(service)
+    await _see_jobs(service, moment, query.ids)
+    await see_queues(service, moment, query.queues)
     total = await sums_of(service.store, moment.state, query, None, moment.now_ns)
     sums = {} if by is None else await sums_of(service.store, moment.state, query, by, moment.now_ns)
     jobs = [] if by is not None else await jobs_of(service.store, moment.state, query)
@@ -96,8 +99,9 @@ async def _query_of(request: web.Request, service: Service) -> JobQuery:
     if until_ns and until_ns < since_ns:
         raise bad_parameter("until", "it is before since")
     return JobQuery(
-        user=request.query.get("user", ""),
-        queue=request.query.get("queue", ""),
+        ids=_ids(request),
+        users=names(request, "user"),
+        queues=names(request, "queue"),
         name=request.query.get("name", ""),
         phases=phases_of(request),
         since_ns=since_ns,
@@ -106,6 +110,27 @@ async def _query_of(request: web.Request, service: Service) -> JobQuery:
         before=integer(request, "after", 0, 0),
         limit=integer(request, "limit", PAGE_DEFAULT, 1, PAGE_LIMIT),
     )
+
+
+def _ids(request: web.Request) -> tuple[int, ...]:
+    words = names(request, "jobs")
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and len(word) <= ID_DIGITS and int(word)):
+            raise bad_parameter("jobs", f"{word[:40]!r} is no job id")
+    if len(words) > PAGE_LIMIT:
+        raise bad_parameter("jobs", f"these are {len(words)}; {PAGE_LIMIT} can be asked for at once")
+    return tuple(map(int, words))
+
+
+async def _see_jobs(service: Service, moment: Moment, ids: tuple[int, ...]) -> None:
+    """Raises ApiError where one of them is not there."""
+    held = moment.state.jobs
+    elsewhere = tuple(job for job in ids if job not in held)
+    query = JobQuery(ids=elsewhere, upto=moment.state.sequence, limit=PAGE_LIMIT)
+    found = {row.id for row in await service.store.jobs(query)} if elsewhere else set()
+    for job in elsewhere:
+        if job not in found:
+            raise no_such("job", job, "muster history lists the jobs of all times")
 
 
 async def _time(request: web.Request, service: Service, name: str) -> int:

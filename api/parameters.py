@@ -50,6 +50,11 @@ def integer(request: web.Request, name: str, default: int, low: int, high: int =
     return int(text)
 
 
+def names(request: web.Request, name: str) -> tuple[str, ...]:
+    """The words of a list with commas; () where it is left out."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, request.query.get(name, "").split(",")))))
+
+
 def seconds(request: web.Request, name: str, default: float, high: float) -> float:
     """A number of seconds from 0 to `high`."""
     text = request.query.get(name)

@@ -23,8 +23,9 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "integer", "enum": [0, 1]},
     },
     "state": {"description": "States or their codes, separated by commas.", "schema": {"type": "string"}},
-    "user": {"description": "Only of this user.", "schema": {"type": "string"}},
-    "queue": {"description": "Only of this queue.", "schema": {"type": "string"}},
+    "user": {"description": "Only of this user, or of these, separated by commas.", "schema": {"type": "string"}},
+    "queue": {"description": "Only of this queue, or of these, separated by commas.", "schema": {"type": "string"}},
+    "jobs": {"description": "Only these jobs: ids, separated by commas.", "schema": {"type": "string"}},
     "rank": {"description": "Which worker.", "schema": {"type": "integer", "minimum": 0, "default": 0}},
     "attempt": {
         "description": "Which attempt; the last one if left out. Agents keep what ended workers wrote for a while.",
@@ -58,7 +59,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     },
     "by": {
         "description": "Sums instead of jobs.",
-        "schema": {"type": "string", "enum": ["user", "queue", "state", "day"]},
+        "schema": {"type": "string", "enum": ["user", "queue", "state", "day", "week", "month"]},
     },
     "to": {"description": "The moment at which it ends, as for `at`.", "schema": {"type": "string"}},
     "source": {

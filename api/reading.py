@@ -11,7 +11,7 @@ from muster.api.answers import answer
 from muster.api.clients import CLIENTS
 from muster.api.forecasting import beside_the_loop
 from muster.api.node_views import Look, node_answer, node_page
-from muster.api.parameters import flag, integer, job_id, seconds
+from muster.api.parameters import flag, integer, job_id, names, seconds
 from muster.api.problems import ApiError, bad_parameter, no_such
 from muster.api.service import SERVICE, Moment, Service, moment_of, see_job
 from muster.api.views import (
@@ -87,21 +87,28 @@ def known_queue(moment: Moment, name: str) -> str:
     return name
 
 
+async def see_queues(service: Service, moment: Moment, queues: tuple[str, ...]) -> None:
+    """Of a queue that is gone, the jobs that ended are still listed. Raises ApiError for one that never had any."""
+    for name in queues:
+        query = JobQuery(queues=(name,), upto=moment.state.sequence, limit=1)
+        if name not in moment.state.queues and not await service.store.jobs(query):
+            known_queue(moment, name)
+
+
 def phases_of(request: web.Request) -> tuple[JobPhase, ...]:
     """The states asked for, by names or codes in any case; () = all."""
-    text = request.query.get("state", "")
-    names = [name for name in (word.strip().upper() for word in text.split(",")) if name]
-    for name in names:
-        if name not in _PHASE_OF:
+    words = [word.upper() for word in names(request, "state")]
+    for word in words:
+        if word not in _PHASE_OF:
             known = ", ".join(f"{phase} ({code})" for phase, code in PHASE_CODES.items())
-            raise bad_parameter("state", f"{name[:40]!r} is none of {known}")
-    return tuple(_PHASE_OF[name] for name in names)
+            raise bad_parameter("state", f"{word[:40]!r} is none of {known}")
+    return tuple(_PHASE_OF[word] for word in words)
 
 
 def _query_of(request: web.Request, limit: int) -> JobQuery:
     return JobQuery(
-        user=request.query.get("user", ""),
-        queue=request.query.get("queue", ""),
+        users=names(request, "user"),
+        queues=names(request, "queue"),
         phases=phases_of(request),
         before=integer(request, "after", 0, 0),
         limit=integer(request, "limit", limit, 1, PAGE_LIMIT),
@@ -112,14 +119,13 @@ async def list_jobs(request: web.Request) -> web.Response:
     """Jobs, newest first, page by page."""
     query = _query_of(request, PAGE_DEFAULT)
     moment = await moment_of(request)
+    await see_queues(request.app[SERVICE], moment, query.queues)
     matching = (job for job in reversed(moment.state.jobs.values()) if query.matches(job))
     rows = [job_row(job, moment.now_ns) for job in islice(matching, query.limit)]
     least = rows[-1].id if len(rows) == query.limit else 0
     rows += await _forgotten(request.app[SERVICE], query, moment, least)
     rows.sort(key=lambda row: -row.id)
     page = rows[: query.limit]
-    if query.queue and not page and not query.before:  # of a queue that is gone, the jobs that ended are still listed
-        known_queue(moment, query.queue)
     following = page[-1].id if len(page) == query.limit else None
     return answer(JobPage(moment.state.sequence, page, following), moment.state.sequence)
 
@@ -161,10 +167,10 @@ async def show_queue(request: web.Request) -> web.Response:
     """What runs, and what waits in the order it is considered."""
     query = _query_of(request, PAGE_LIMIT)
     moment = await moment_of(request)
-    filtered = bool(query.user or query.queue or query.phases)
+    filtered = bool(query.users or query.queues or query.phases)
     wanted = query.matches if filtered else None
-    if query.queue:
-        known_queue(moment, query.queue)
+    for name in query.queues:
+        known_queue(moment, name)
     with moment.as_of_now() as cluster:
         view = queue_view(cluster, moment.now_ns, query.limit, wanted)
         wants_starts = flag(request, "start") and bool(view.pending)

@@ -169,7 +169,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/history", history.show_history, "Jobs of all times, and what they took", HistoryView,
-        ("user", "queue", "state", "name", "since", "until", "ended", "by", *PAGE, *READ),
+        ("jobs", "user", "queue", "state", "name", "since", "until", "ended", "by", *PAGE, *READ), problems=(404,),
     ),
     Route(
         "GET", "/v1/audit", auditing.run_audit, "Fold and decide everything again", AuditView,

@@ -1,10 +1,12 @@
-"""History: jobs of all times with their accounts, and the accounts summed by user, queue, state or day.
+"""History: jobs of all times with their accounts, and the accounts summed by user, queue, state, day, week or
+month.
 
 What the state still holds is taken from it, as of its moment; what has left it, which has ended, from the read models.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -14,10 +16,10 @@ from muster.projections.accounts import totals
 from muster.projections.read_models import JobQuery, decode_job
 from muster.projections.store import Store
 
-By = Literal["user", "queue", "state", "day"]
+By = Literal["user", "queue", "state", "day", "week", "month"]
 
 _SECOND_NS: Final = 1_000_000_000
-_COLUMN: Final[dict[By, str]] = {"user": "user", "queue": "queue", "state": "phase", "day": ""}
+_COLUMN: Final = {"user": "user", "queue": "queue", "state": "phase"}
 
 
 class Sums(NamedTuple):
@@ -40,18 +42,23 @@ class Sums(NamedTuple):
 _SUMS: Final = ", ".join(f"coalesce(sum({name}), 0)" for name in Sums._fields[2:])
 
 
-def _day(time_ns: int) -> str:
+def _key(job: Job, by: By, *, by_end: bool) -> str:
+    """The group of a job; of one by time its day."""
+    if by == "user":
+        return job.user
+    if by == "queue":
+        return job.spec.queue
+    if by == "state":
+        return job.phase
+    time_ns = job.ended_ns if by_end else job.submitted_ns
     return f"{datetime.fromtimestamp(time_ns // _SECOND_NS, UTC):%Y-%m-%d}"
 
 
-def _key(job: Job, by: By, *, by_end: bool) -> str:
-    keys: dict[By, Callable[[], str]] = {
-        "user": lambda: job.user,
-        "queue": lambda: job.spec.queue,
-        "state": lambda: job.phase,
-        "day": lambda: _day(job.ended_ns if by_end else job.submitted_ns),
-    }
-    return keys[by]()
+def _span(day: str, by: By | None) -> str:
+    """The week or month that a day is in; what is no day stays as it is."""
+    if by == "week":
+        return f"{date.fromisoformat(day):%G-W%V}"
+    return day[: len("2026-01")] if by == "month" else day
 
 
 def _held(state: State, query: JobQuery) -> Iterator[Job]:
@@ -74,14 +81,17 @@ async def jobs_of(store: Store, state: State, query: JobQuery) -> list[Job]:
 async def sums_of(store: Store, state: State, query: JobQuery, by: By | None, now_ns: int) -> dict[str, Sums]:
     """The accounts of all jobs that match, by group ("" where there is no `by`), as of `now_ns`."""
     where, parameters = _elsewhere(state, replace(query, before=0)).where()
-    column = "''" if by is None else _COLUMN[by] or _day_column(by_end=query.by_end)
+    column = "''" if by is None else _COLUMN.get(by) or _day_column(by_end=query.by_end)
     rows = await store.select(
         f"SELECT {column}, count(*), count(*), {_SUMS} FROM jobs WHERE {where} GROUP BY 1",  # noqa: S608 - bound
         parameters,
     )
-    sums = {str(row[0]): Sums(*row[1:]) for row in rows}
-    for key, one in _accounts(_held(state, replace(query, before=0)), by, now_ns, by_end=query.by_end):
-        sums[key] = sums.get(key, Sums()).plus(one)
+    left = ((str(row[0]), Sums(*row[1:])) for row in rows)
+    held = _accounts(_held(state, replace(query, before=0)), by, now_ns, by_end=query.by_end)
+    sums: dict[str, Sums] = {}
+    for key, some in chain(left, held):
+        group = _span(key, by)
+        sums[group] = sums.get(group, Sums()).plus(some)
     return dict(sorted(sums.items()))
 
 

@@ -65,13 +65,19 @@ def job_row(job: Job) -> JobRow:
     )
 
 
-class JobQuery(msgspec.Struct, frozen=True):
-    """Which jobs to list, newest first: all conditions hold. `before` is the last id of the page before (0 = first
-    page); `name` is a part of the name; times bound the submission, or with `by_end` the end of jobs that have ended,
-    in ns (0 = unbounded). `upto` is the last id (0 = any); the jobs in `without` are left out."""
+def _one_of(column: str, values: tuple[object, ...]) -> str:
+    return f"{column} IN ({', '.join('?' * len(values))})"
 
-    user: str = ""
-    queue: str = ""
+
+class JobQuery(msgspec.Struct, frozen=True):
+    """Which jobs to list, newest first: all conditions hold, of each list any one (() = no condition). `before` is the
+    last id of the page before (0 = first page); `name` is a part of the name; times bound the submission, or with
+    `by_end` the end of jobs that have ended, in ns (0 = unbounded). `upto` is the last id (0 = any); the jobs in
+    `without` are left out."""
+
+    ids: tuple[int, ...] = ()
+    users: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
     name: str = ""
     phases: tuple[JobPhase, ...] = ()
     since_ns: int = 0
@@ -86,10 +92,11 @@ class JobQuery(msgspec.Struct, frozen=True):
         """The conditions in SQL and their parameters."""
         time = "ended_ns" if self.by_end else "submitted_ns"
         conditions: list[tuple[str, list[str | int]]] = [
-            ("user = ?", [self.user] if self.user else []),
-            ("queue = ?", [self.queue] if self.queue else []),
+            (_one_of("id", self.ids), list(self.ids)),
+            (_one_of("user", self.users), list(self.users)),
+            (_one_of("queue", self.queues), list(self.queues)),
             ("instr(name, ?) > 0", [self.name] if self.name else []),
-            (f"phase IN ({', '.join('?' * len(self.phases))})", list(self.phases)),
+            (_one_of("phase", self.phases), list(self.phases)),
             (f"{time} >= ?", [self.since_ns] if self.since_ns else []),
             (f"{time} <= ?", [self.until_ns] if self.until_ns else []),
             ("ended_ns > ?", [0] if self.by_end else []),
@@ -112,8 +119,9 @@ class JobQuery(msgspec.Struct, frozen=True):
         time_ns = job.ended_ns if self.by_end else job.submitted_ns
         return (
             (not self.before or job.id < self.before)
-            and (not self.user or job.user == self.user)
-            and (not self.queue or job.spec.queue == self.queue)
+            and (not self.ids or job.id in self.ids)
+            and (not self.users or job.user in self.users)
+            and (not self.queues or job.spec.queue in self.queues)
             and self.name in job.spec.name
             and (not self.phases or job.phase in self.phases)
             and (not self.by_end or job.ended_ns > 0)

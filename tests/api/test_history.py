@@ -164,7 +164,8 @@ async def test_what_goes_on_counts_until_the_moment(story: tuple[Story, aiohttp.
         ({"state": "CA,R"}, ["last", "gone"]),
         ({"name": "la"}, ["last", "late"]),
         ({"queue": "default", "user": "ada"}, ["gone", "long"]),
-        ({"queue": "research"}, []),
+        ({"user": "bob,ada"}, ["last", "gone", "late", "long"]),
+        ({"user": "nobody"}, []),
         ({"limit": 2}, ["last", "gone"]),
         ({"since": 7}, ["last"]),
         ({"until": 7}, ["gone", "late", "long"]),
@@ -199,6 +200,27 @@ def _rfc3339(seconds: int) -> str:
     return rfc3339(seconds * SECOND)
 
 
+async def test_jobs_by_their_ids(story: tuple[Story, aiohttp.ClientSession, list[int]]) -> None:
+    told, http, [long, late, gone, last] = story
+    await told.forget()
+    found = await read(http, jobs=f"{long},{last}")
+    assert [job["id"] for job in found["jobs"]] == [last, long]
+    assert found["total"]["jobs"] == 2
+    assert [row["key"] for row in (await read(http, jobs=f"{long}, {late}", by="user"))["sums"]] == ["ada", "bob"]
+    for at in ("", f"{gone}"):  # the last one had not come by then
+        parameters = {"jobs": f"{long},{gone},{last + 1 if not at else last}", **({"at": at} if at else {})}
+        async with http.get("/v1/history", params=parameters) as answer:
+            assert (answer.status, (await answer.json())["title"]) == (404, f"no job {last + 1 if not at else last}")
+
+
+async def test_a_queue_that_never_was_is_not_found(story: tuple[Story, aiohttp.ClientSession, list[int]]) -> None:
+    _, http, _ = story
+    for path in ("/v1/history", "/v1/jobs", "/v1/queue"):
+        async with http.get(path, params={"queue": "default,nope"}) as answer:
+            problem = await answer.json()
+        assert (answer.status, problem["title"], problem["detail"]) == (404, "no queue nope", "there are default"), path
+
+
 async def test_pages_go_on_where_the_last_one_ended(story: tuple[Story, aiohttp.ClientSession, list[int]]) -> None:
     told, http, jobs = story
     await told.forget()
@@ -227,9 +249,24 @@ async def test_days_are_those_of_the_submission_or_of_the_end(
     assert {row["key"]: row["jobs"] for row in (await read(http, by="day", ended=1))["sums"]} == {day: 3, next_day: 1}
 
 
+async def test_weeks_and_months_are_sums_of_days(story: tuple[Story, aiohttp.ClientSession, list[int]]) -> None:
+    told, http, [*_, last] = story  # it began on Monday, 2026-09-21
+    await told.forget()
+    told.at(10 * 24)
+    await told.harness.end(last)
+    ends = {by: (await read(http, by=by, ended=1))["sums"] for by in ("day", "week", "month")}
+    assert {row["key"]: row["jobs"] for row in ends["day"]} == {"2026-09-21": 3, "2026-10-01": 1}
+    assert {row["key"]: (row["jobs"], row["ended"], row["device_ms"] // HOUR_MS) for row in ends["week"]} == {
+        "2026-W39": (3, 3, 38),
+        "2026-W40": (1, 1, 4 * 233),
+    }
+    assert {row["key"]: row["jobs"] for row in ends["month"]} == {"2026-09": 3, "2026-10": 1}
+
+
 @pytest.mark.parametrize(
     ("parameters", "pointer"),
-    [({"by": "colour"}, "by"), ({"since": "rubbish"}, "since"), ({"until": 10**9}, "until"), ({"state": "XX"}, "state"),
+    [({"jobs": "2,x"}, "jobs"), ({"jobs": "0"}, "jobs"),
+     ({"by": "colour"}, "by"), ({"since": "rubbish"}, "since"), ({"until": 10**9}, "until"), ({"state": "XX"}, "state"),
      ({"ended": "maybe"}, "ended"), ({"limit": 0}, "limit"),
      ({"since": "2026-01-02", "until": "2026-01-01"}, "until")],
 )  # fmt: skip
