@@ -57,6 +57,7 @@ _STEPS = {
     "invalid_job": "`muster submit --help` describes every option, docs/jobs.md every field of a job file",
     "invalid_queues": "correct the fields named; docs/policies.md describes all of them",
     "invalid_policy": "correct the fields named; docs/policies.md describes all of them",
+    "invalid_whatif": "`muster whatif --help` describes every option, docs/what-if.md what can be asked",
     "key_reused": "submit the first job again, or use another --key",
     "log_unavailable": "try again",
     "behind": "try again",
@@ -74,6 +75,16 @@ class Number(click.FloatRange):
     """A number within bounds, called so where it is none."""
 
     name = "number"
+
+
+def several(*names: str, metavar: str, text: str) -> Callable[[F], F]:
+    """An option for a list with commas, which may be given again for more of it. The command gets them all as one such
+    list, None where there are none."""
+
+    def joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
+        return ",".join(values) if values else None
+
+    return click.option(*names, metavar=metavar, multiple=True, callback=joined, help=text)
 
 
 def job_id(text: str) -> int:
@@ -165,7 +176,7 @@ def _explain(error: RefusedError) -> CommandError:
     title, detail = str(problem.get("title") or f"the server answered {error.status}"), str(problem.get("detail", ""))
     lines = [clean(f"{title}: {detail}" if detail else title)]
     lines += [
-        f"  {clean(item.get('pointer') or '/')}: {clean(item.get('detail'))}"
+        "  " + ": ".join(clean(part) for part in (item.get("pointer"), item.get("detail")) if part)
         for item in problem.get("errors", [])
         if item.get("detail") not in (detail, title)
     ]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import Session, Whole, client_command, examples, width
+from muster.api.cli_base import Session, Whole, client_command, examples, job_id, several, width
 from muster.api.client import Json
 from muster.api.table import render
 from muster.api.times import elapsed, moment, today
@@ -17,22 +17,28 @@ _ACCOUNTS: Final = ("GPU_HOURS", "LOST_HOURS", "PREEMPTED")
 
 @click.command(
     epilog=examples(
-        "muster history -u ada --since yesterday",
+        "muster history 42 43",
+        "muster history -u ada,bob --since yesterday",
         "muster history -t failed,timeout --limit 20",
         "muster history --by user --since 2026-01-01 --until 2026-02-01",
-        "muster history --by day --ended",
+        "muster history --by week --ended",
     )
 )
-@click.option("--user", "-u", metavar="USER", help="Only of this user.")
-@click.option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
-@click.option("--state", "-t", metavar="STATES", help="Only in these states, names or codes: CD, failed ...")
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, type=job_id)
+@several("--user", "-u", metavar="USERS", text="Only of these users: ada,bob ...")
+@several("--queue", "-q", metavar="QUEUES", text="Only of these queues.")
+@several("--state", "-t", metavar="STATES", text="Only in these states, names or codes: CD, failed ...")
 @click.option("--name", "-n", metavar="TEXT", help="Only with this in their name.")
 @click.option("--since", metavar="WHEN", help="Only submitted from then on: a moment, as --at takes it.")
 @click.option("--until", metavar="WHEN", help="Only submitted until then.")
 @click.option(
-    "--ended", is_flag=True, help="Only those that have ended, and --since, --until and --by day by their end."
+    "--ended",
+    is_flag=True,
+    help="Only those that have ended, and --since, --until and --by day, week, month by their end.",
 )
-@click.option("--by", type=click.Choice(["user", "queue", "state", "day"]), help="Sums instead of jobs.")
+@click.option(
+    "--by", type=click.Choice(["user", "queue", "state", "day", "week", "month"]), help="Sums instead of jobs."
+)
 @click.option(
     "--limit",
     metavar="COUNT",
@@ -43,14 +49,17 @@ _ACCOUNTS: Final = ("GPU_HOURS", "LOST_HOURS", "PREEMPTED")
 )
 @click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
 @client_command(reads=True)
-def history(session: Session, *, ended: bool, **filters: Any) -> None:
-    """List jobs of all times, newest first, with what they took: waiting, running, GPU-hours, work lost."""
-    found = session.read("/v1/history", ended=1 if ended else None, **filters)
+def history(session: Session, jobs: tuple[int, ...], *, ended: bool, **filters: Any) -> None:
+    """List jobs of all times, newest first, or these, with what they took: waiting, running, GPU-hours, work lost."""
+    ids = list(map(str, jobs))
+    found = session.read("/v1/history", jobs=",".join(ids) or None, ended=1 if ended else None, **filters)
     session.show(found, _sums_text if filters["by"] else _jobs_text)
     if found["next"] is not None and not session.as_json:
         words = {**filters, "at": session.at, "after": found["next"]}
         given = [f"--{name}={value}" for name, value in words.items() if value is not None]
-        click.echo(f"more: {shlex.join(['muster', 'history', *(['--ended'] if ended else []), *given])}", err=True)
+        click.echo(
+            f"more: {shlex.join(['muster', 'history', *ids, *(['--ended'] if ended else []), *given])}", err=True
+        )
 
 
 def _jobs_text(found: Json) -> str:
@@ -102,7 +111,8 @@ def _hours(device_ms: int) -> float:
 
 
 def _total(total: Json) -> str:
-    lost = f", {_hours(total['lost_ms']):,} of them lost" if total["lost_ms"] else ""
+    lost = f", {_hours(total['lost_ms']):,.2f} of them lost" if total["lost_ms"] else ""
     waited = elapsed(total["waited_ms"] // total["jobs"]) if total["jobs"] else "-"
-    hours = f"{_hours(total['device_ms']):,} GPU-hours{lost}"
-    return f"{total['jobs']} jobs, {total['ended']} ended; {hours}; mean wait {waited}"
+    hours = f"{_hours(total['device_ms']):,.2f} GPU-hours{lost}"
+    jobs = "1 job" if total["jobs"] == 1 else f"{total['jobs']:,} jobs"
+    return f"{jobs}, {total['ended']:,} ended; {hours}; mean wait {waited}"

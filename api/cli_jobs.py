@@ -5,7 +5,18 @@ from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, Whole, agreed, client_command, examples, job_id, width
+from muster.api.cli_base import (
+    CommandError,
+    Exit,
+    Session,
+    Whole,
+    agreed,
+    client_command,
+    examples,
+    job_id,
+    several,
+    width,
+)
 from muster.api.client import Json, RefusedError
 from muster.api.table import clean, fields, render
 from muster.api.times import elapsed, mib, moment, to_ms, today
@@ -20,9 +31,9 @@ _JOB_TITLES: Final = (
 _LEFT_OUT: Final = {"PRIORITY": 60, "QUEUE": 60, "SUBMITTED": 40, "NODES": 0, "ELAPSED": 0}
 """Columns that a narrow terminal does not show, one after another, where WHY would have fewer letters than that."""
 _STATE_HELP: Final = "Only in these states, names or codes: PENDING, R, pd,cf ..."
-_USER: Final = click.option("--user", "-u", metavar="USER", help="Only of this user.")
-_STATE: Final = click.option("--state", "-t", metavar="STATES", help=_STATE_HELP)
-_QUEUE: Final = click.option("--queue", "-q", metavar="QUEUE", help="Only of this queue.")
+_USER: Final = several("--user", "-u", metavar="USERS", text="Only of these users: ada,bob ...")
+_STATE: Final = several("--state", "-t", metavar="STATES", text=_STATE_HELP)
+_QUEUE: Final = several("--queue", "-q", metavar="QUEUES", text="Only of these queues.")
 
 
 def _job_line(job: Json, day: str) -> tuple[object, ...]:
@@ -198,9 +209,9 @@ def explain(session: Session, job: int, *, full: bool) -> None:
     epilog=examples("muster cancel 42 43", "muster cancel -u ada -t pending", "muster cancel -n sweep --yes")
 )
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, type=job_id)
-@click.option("--user", "-u", metavar="USER", help="All jobs of this user.")
+@several("--user", "-u", metavar="USERS", text="All jobs of these users.")
 @click.option("--name", "-n", metavar="NAME", help="All jobs of this name.")
-@click.option("--state", "-t", metavar="STATES", help="All jobs in these states, names or codes: pending, r ...")
+@several("--state", "-t", metavar="STATES", text="All jobs in these states, names or codes: pending, r ...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before all jobs that match are cancelled.")
 @click.option("--reason", metavar="TEXT", default="", help="Why, for whoever reads the log.")
 @client_command()

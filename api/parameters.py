@@ -51,8 +51,13 @@ def integer(request: web.Request, name: str, default: int, low: int, high: int =
 
 
 def names(request: web.Request, name: str) -> tuple[str, ...]:
-    """The words of a list with commas; () where it is left out."""
-    return tuple(dict.fromkeys(filter(None, map(str.strip, request.query.get(name, "").split(",")))))
+    """The words of a list with commas; () where it is left out. One that is given and names nothing is refused: it
+    must not stand for all."""
+    text = request.query.get(name)
+    found = tuple(dict.fromkeys(filter(None, map(str.strip, (text or "").split(",")))))
+    if text is not None and not found:
+        raise bad_parameter(name, "it names nothing")
+    return found
 
 
 def seconds(request: web.Request, name: str, default: float, high: float) -> float:

@@ -9,6 +9,13 @@ LEFT: Final = "<"
 RIGHT: Final = ">"
 
 
+class Count(int):
+    """A number that is shown with its thousands apart."""
+
+    def __str__(self) -> str:
+        return f"{int(self):,}"
+
+
 def clean(text: object) -> str:
     """One printable line: control characters (a terminal would obey them) are replaced."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
@@ -39,6 +46,17 @@ def padded(text: str, width: int, side: str = LEFT) -> str:
     return spaces + text if side == RIGHT else text + spaces
 
 
+def _decimals(cell: object) -> int:
+    """How many decimals a number needs; all of them stand there."""
+    return max(len(f"{cell:.6f}".rstrip("0").partition(".")[2]), 1) if isinstance(cell, float) else 0
+
+
+def _cell(cell: object, decimals: int) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.{decimals}f}"
+    return "-" if cell is None or cell == "" else clean(cell)
+
+
 def render(
     titles: Sequence[str],
     rows: Sequence[Sequence[object]],
@@ -47,10 +65,11 @@ def render(
     spare: Sequence[str] = (),
     least: int = 0,
 ) -> str:
-    """Titles and rows in aligned columns; columns that hold only numbers stand right. With `width` (0 = no limit) the
-    last column is cut to fit; those in `spare` are left out, one after another, as long as it would have fewer letters
-    than it needs, or than `least` if it needs more."""
-    cells = [list(titles), *([("-" if cell is None or cell == "" else clean(cell)) for cell in row] for row in rows)]
+    """Titles and rows in aligned columns; columns that hold only numbers stand right, and have as many decimals in each
+    line. With `width` (0 = no limit) the last column is cut to fit; those in `spare` are left out, one after another,
+    as long as it would have fewer letters than it needs, or than `least` if it needs more."""
+    decimals = [max(map(_decimals, column), default=0) for column in zip(*rows, strict=True)]
+    cells = [list(titles), *([_cell(cell, digits) for cell, digits in zip(row, decimals, strict=True)] for row in rows)]
     widths = [max(columns_of(line[column]) for line in cells) for column in range(len(titles))]
     sides = [
         RIGHT if rows and all(isinstance(row[column], int | float | None) for row in rows) else LEFT

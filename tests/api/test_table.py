@@ -23,3 +23,13 @@ def test_a_line_is_cut_by_the_columns_that_it_takes() -> None:
 
 def test_control_letters_are_not_obeyed() -> None:
     assert render(("A", "B"), [("x\x1b[31m", "y\u202ez")]).splitlines()[1] == "x?[31m  y?z"
+
+
+def test_the_numbers_of_a_column_have_as_many_decimals_as_the_finest_needs() -> None:
+    text = render(("HOURS", "JOBS", "SHARE"), [(0.0, 1, 0.0), (0.02, 12, None), (32.0, 3, 1.0)])
+    assert text.splitlines() == [
+        "HOURS  JOBS  SHARE",
+        " 0.00     1    0.0",
+        " 0.02    12      -",
+        "32.00     3    1.0",
+    ]
