@@ -61,18 +61,19 @@ def audit_mirror(
     *,
     expect: str = "",
     progress: Progress = lambda _: None,
+    may_be_cut: bool = False,
     cores: Cores = Cores(),  # noqa: B008 - immutable
 ) -> AuditReport:
     """As `audit`, of a mirror's file: a long one in processes beside this one."""
     begun = time.perf_counter()
-    parts = _parts(path, first, last, expect, cores)
+    parts = _parts(path, first, last, expect, cores, may_be_cut=may_be_cut)
     report = _clean(parts, progress, cores) if parts else None
     if report is None and len(parts) > 1:
         found = _audited([msgspec.structs.replace(parts[0], last=parts[-1].last, expect=expect)], progress, 1)
         report = found[0].report if found else None
     if report is None:
         with Mirror(path) as mirror:
-            return audit(mirror, first, last, expect=expect, progress=progress)
+            return audit(mirror, first, last, expect=expect, progress=progress, may_be_cut=may_be_cut)
     report.seconds = time.perf_counter() - begun
     return report
 
@@ -85,6 +86,7 @@ def audit_log(
     *,
     expect: str = "",
     progress: Progress = lambda _: None,
+    may_be_cut: bool = False,
     cores: Cores = Cores(),  # noqa: B008 - immutable
 ) -> AuditReport:
     """As `audit`, of a log beside which its mirror is, at `path`: where both have the very same entries, what is
@@ -93,15 +95,17 @@ def audit_log(
     end = source.position() if last is None else last
     report = None
     if end <= source.mirrored <= source.position():
-        parts = _parts(path, first, end, expect, cores)
+        parts = _parts(path, first, end, expect, cores, may_be_cut=may_be_cut)
         report = _clean_if_same(source, parts, progress, cores) if parts else None
     if report is None:
-        return audit(source, first, last, expect=expect, progress=progress)
+        return audit(source, first, last, expect=expect, progress=progress, may_be_cut=may_be_cut)
     report.seconds = time.perf_counter() - begun
     return report
 
 
-def _parts(path: Path, first: int | None, last: int | None, expect: str, cores: Cores) -> list[Part]:
+def _parts(
+    path: Path, first: int | None, last: int | None, expect: str, cores: Cores, *, may_be_cut: bool
+) -> list[Part]:
     """The parts of an audit; none where it is not worth a process. Raises ValueError, StoreError."""
     expected = expectation(expect)
     with Mirror(path) as mirror:
@@ -111,7 +115,7 @@ def _parts(path: Path, first: int | None, last: int | None, expect: str, cores: 
         start = enter(mirror, first, last).cluster.state.sequence
         places = [start, *cuts(mirror, start, last, cores.parts(last - start)), last]
     holder = max((place for place in places[:-1] if expected and place < expected[0]), default=start)
-    return [Part(str(path), a, b, expect if a == holder else "") for a, b in pairwise(places)]
+    return [Part(str(path), a, b, expect if a == holder else "", may_be_cut) for a, b in pairwise(places)]
 
 
 def _clean(parts: Sequence[Part], progress: Progress, cores: Cores) -> AuditReport | None:

@@ -26,12 +26,13 @@ NICE: Final = 5
 
 class Part(msgspec.Struct, frozen=True):
     """The entries after `start`, where the mirror has a snapshot or begins, up to `last`. `expect` is SEQUENCE:CHAIN,
-    or empty."""
+    or empty. The mirror of a window `may_be_cut` in the middle of a pass."""
 
     path: str
     start: int
     last: int
     expect: str = ""
+    may_be_cut: bool = False
 
 
 class Audited(msgspec.Struct, frozen=True):
@@ -53,7 +54,8 @@ def audited(part: Part) -> Audited:
             if fold.cluster.state.sequence != part.start:
                 return Audited(error=f"no snapshot after entry {part.start} can be used")
             began = _digest(fold)
-            report = audit_on(mirror, fold, part.last, expectation(part.expect), _tell)
+            expect = expectation(part.expect)
+            report = audit_on(mirror, fold, part.last, expect, _tell, may_be_cut=part.may_be_cut)
             return Audited(part.last, report, began, _digest(fold))
     except StoreError as error:
         return Audited(error=str(error))

@@ -65,13 +65,18 @@ class _Running:
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> AuditReport:
         asked, log, path = self._asked, self._service.log, self._service.store.path
+        is_window = bool(self._service.read_only)
         with Mirror(path) as mirror:
             if asked.source == "mirror":
                 self._await_mirror(mirror, asked.last or 0)
-                return audit_mirror(path, asked.first, asked.last, expect=asked.expect, progress=self._check)
+                return audit_mirror(
+                    path, asked.first, asked.last, expect=asked.expect, progress=self._check, may_be_cut=is_window
+                )
             self._await_mirror(mirror, LogSource(log, loop).position() if asked.last is None else asked.last)
             source = LogSource(log, loop, mirror)
-            return audit_log(source, path, asked.first, asked.last, expect=asked.expect, progress=self._check)
+            return audit_log(
+                source, path, asked.first, asked.last, expect=asked.expect, progress=self._check, may_be_cut=is_window
+            )
 
     @staticmethod
     def _await_mirror(mirror: Mirror, last: int) -> None:

@@ -105,7 +105,8 @@ def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Jso
         if last is None:
             raise CommandError(f"--to: {end} is before the first entry of {path.name}", Exit.USAGE)
         with _Bar() as bar, collector_at_rest():
-            report = audited(source, first, last, expect=expect, progress=lambda reached: bar.show(reached, last))
+            progress = lambda reached: bar.show(reached, last)  # noqa: E731 - its name says what it is
+            report = audited(source, first, last, expect=expect, progress=progress, may_be_cut=True)
     except (StoreError, ValueError) as error:
         raise CommandError(str(error), Exit.USAGE) from error
     view: Json = msgspec.to_builtins(audit_view(report, f"export {path.name}"))

@@ -60,6 +60,7 @@ def audit_view(report: AuditReport, source: str) -> AuditView:
         *_not_redecided(report),
         f"entries refused by the fold: {report.refused}",
         *(line for finding in report.findings for line in _finding(finding)),
+        *_following(report),
         "clean: everything is as it must be" if report.ok else _findings(report.findings_count),
     ]
     return AuditView(report.ok, source, report, text)
@@ -84,6 +85,9 @@ def _not_redecided(report: AuditReport) -> list[str]:
         lines.append(
             f"decided before the audit's first state, and not again: {report.passes.basis_out_of_range} passes"
         )
+    if passes_cut := report.passes.cut:
+        which = "its last entry is" if passes_cut == 1 else f"its last {passes_cut} entries are"
+        lines.append(f"the window ends inside a pass: {which} not in it, and not compared")
     return lines
 
 
@@ -94,10 +98,20 @@ def _finding(finding: Finding) -> list[str]:
     return [f"{where}: {finding.why}", f"  expected {finding.expected}", f"  found    {finding.found}"]
 
 
+def _following(report: AuditReport) -> list[str]:
+    """What is found behind a damage may be there because of it: the fold goes on with what it is given."""
+    damages = [finding.sequence for finding in report.findings if finding.kind in _DAMAGES]
+    others = [finding.sequence for finding in report.findings if finding.kind not in _DAMAGES]
+    if not damages or not others or others[-1] <= damages[0]:
+        return []
+    return [f"other findings behind entry {damages[0]} may only be because of it: they are of what follows from it now"]
+
+
 def _findings(count: int) -> str:
     return "1 finding" if count == 1 else f"{count} findings"
 
 
+_DAMAGES: Final = ("chain", "sequence")
 UNREADABLE: Final = "unreadable"
 
 

@@ -45,15 +45,17 @@ def audit(
     *,
     expect: str = "",
     progress: Progress | None = None,
+    may_be_cut: bool = False,
 ) -> AuditReport:
     """Audit entries `first` to `last` (all that there are where they are None), and to the end of the pass that `last`
     is in. With a later `first`, the audit enters at a state that the source has before it, takes it on trust, and can
-    decide every pass in the range again; without such a state, at the first entry. `expect` is "SEQUENCE:CHAIN". Raises
-    ValueError for a wrong range or `expect`, StoreError where the source has no state to begin with, LogError."""
+    decide every pass in the range again; without such a state, at the first entry. `expect` is "SEQUENCE:CHAIN". What
+    `may_be_cut` is a window of a log, which may end inside a pass. Raises ValueError for a wrong range or `expect`,
+    StoreError where the source has no state to begin with, LogError."""
     started = time.perf_counter()
     first, last = bounds(source, first, last)
     expected = expectation(expect)
-    report = audit_on(source, enter(source, first, last), last, expected, progress)
+    report = audit_on(source, enter(source, first, last), last, expected, progress, may_be_cut=may_be_cut)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -67,11 +69,17 @@ def expectation(text: str) -> tuple[int, str] | None:
 
 
 def audit_on(
-    source: Source, fold: Fold, last: int, expect: tuple[int, str] | None, progress: Progress | None
+    source: Source,
+    fold: Fold,
+    last: int,
+    expect: tuple[int, str] | None,
+    progress: Progress | None,
+    *,
+    may_be_cut: bool = False,
 ) -> AuditReport:
     """Audit what follows a fold, which stands in the middle of no pass and is taken along, up to entry `last`."""
     auditor = _Auditor(source, fold, bases_between(source, fold.cluster.state.sequence + 1, last), last, expect)
-    auditor.run(progress)
+    auditor.run(progress, may_be_cut=may_be_cut)
     return auditor.report
 
 
@@ -104,7 +112,7 @@ class _Auditor:
         if expect is not None and expect[0] == state.sequence:
             self._check_expected(state.sequence)
 
-    def run(self, progress: Progress | None) -> None:
+    def run(self, progress: Progress | None, *, may_be_cut: bool) -> None:
         state = self._fold.cluster.state
         try:
             for rows in self._source.rows(state.sequence + 1, self.report.last):
@@ -116,7 +124,7 @@ class _Auditor:
             sequence = error.sequence if isinstance(error, HoleError) else state.sequence + 1
             self._find(sequence, "sequence", "every entry up to the last", str(error))
         else:
-            self._passes.finish()
+            self._passes.finish(may_be_cut=may_be_cut and self.report.last == self._source.position())
             if self._log is not None:
                 self._check_end(self._log)
         self._check_whole()

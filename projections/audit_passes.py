@@ -48,6 +48,18 @@ def bases_in(entries: Iterable[Entry | MirrorRow]) -> set[int]:
     return {basis.sequence for basis in found if basis is not None and basis.engine == ENGINE_VERSION}
 
 
+def end_of_pass(last: int, following: Iterable[Entry | MirrorRow]) -> int:
+    """The sequence of the last entry of the pass that entry `last` is in, or `last`; of the entries from `last` on."""
+    found = last
+    for each in following:
+        writer = writer_class(each.subject)
+        basis = basis_of(each.payload) if writer == "decision" else None
+        if writer != "command" and (basis is None or basis.sequence >= last):
+            break
+        found = each.sequence
+    return found
+
+
 class _Expected(NamedTuple):
     """What must stand next: the event, and its subject after the prefix."""
 
@@ -120,9 +132,13 @@ class PassChecker:
             return []
         return [_Expected(event, decision_subject(event, state, "")) for event in events]
 
-    def finish(self) -> None:
-        """No entry follows."""
-        self._end_pass()
+    def finish(self, *, may_be_cut: bool) -> None:
+        """No entry follows; where what is audited `may_be_cut`, in the middle of a pass, what that lacks is counted."""
+        this = self._pass
+        if may_be_cut and this is not None and this.expected is not None and not this.differs:
+            self.counts.cut = len(this.expected) - this.compared
+        else:
+            self._end_pass()
 
     def _decision(self, entry: Entry) -> None:
         basis = basis_of(entry.payload)

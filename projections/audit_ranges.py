@@ -1,11 +1,13 @@
 """Where an audit begins and ends, and where it can be cut in parts: in the middle of no pass."""
 
+from contextlib import suppress
+
 from muster.events.log import BATCH_LIMIT
 from muster.events.subjects import writer_class
-from muster.projections.audit_passes import bases_in, basis_of
+from muster.projections.audit_passes import bases_in, basis_of, end_of_pass
 from muster.projections.audit_sources import Source, first_of, fold_before
 from muster.projections.fold import FOLD_VERSION, Fold
-from muster.projections.mirror import Mirror
+from muster.projections.mirror import Mirror, MirrorRow
 from muster.projections.schema import HoleError
 
 
@@ -23,19 +25,13 @@ def bounds(source: Source, first: int | None, last: int | None) -> tuple[int, in
 
 def _end_of_pass(source: Source, last: int, position: int) -> int:
     """The last entry of the pass that entry `last` is in, or `last`."""
-    found = last
-    if 0 < last < position:
-        try:
-            for rows in source.rows(last, min(last + BATCH_LIMIT, position)):
-                for row in rows:
-                    basis = basis_of(row.payload) if writer_class(row.subject) == "decision" else None
-                    within = basis.sequence < last if basis is not None else writer_class(row.subject) == "command"
-                    if not within:
-                        return found
-                    found = row.sequence
-        except HoleError:
-            pass
-    return found
+    if not 0 < last < position:
+        return last
+    following: list[MirrorRow] = []
+    with suppress(HoleError):
+        for rows in source.rows(last, min(last + BATCH_LIMIT, position)):
+            following += rows
+    return end_of_pass(last, following)
 
 
 def enter(source: Source, first: int, last: int) -> Fold:

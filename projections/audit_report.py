@@ -42,7 +42,8 @@ class OtherEngine(msgspec.Struct):
 
 class PassCounts(msgspec.Struct):
     """What the passes were. `passes` = `redecided` + `other_engine` + `basis_out_of_range` (decided on a state before
-    the audit's first) + those with a finding about their basis. `unknown` are events of a newer program."""
+    the audit's first) + those with a finding about their basis. `unknown` are events of a newer program. `cut` entries
+    of the last pass are behind the end of a window of a log, and were not compared."""
 
     observations: int = 0
     decisions: int = 0
@@ -52,6 +53,7 @@ class PassCounts(msgspec.Struct):
     other_engine: int = 0
     basis_out_of_range: int = 0
     unknown: int = 0
+    cut: int = 0
     other_engines: list[OtherEngine] = []
 
 

@@ -7,6 +7,7 @@ import pytest
 from cluster_script import Script, spec
 from log_maker import RandomCluster, fill, fold_of, log_of
 
+from muster.api.audit_parts import Cores, audit_mirror
 from muster.api.log_views import audit_view
 from muster.core.order import ENGINE_VERSION
 from muster.events import types as t
@@ -99,6 +100,35 @@ async def test_a_range_that_ends_inside_a_pass_goes_on_to_its_end(tmp_path: Path
     report = await audit_log(script.entries, path, 1, last)
     assert report.findings == []
     assert report.last == (last if last == 4 else 8)
+
+
+@pytest.mark.parametrize("last", range(4, 9))
+async def test_a_window_that_was_cut_inside_a_pass_is_not_blamed_for_what_is_not_in_it(
+    tmp_path: Path, last: int
+) -> None:
+    """Entries 5 to 8 are one pass. Of a log that goes on, no pass can be in it in part."""
+    path = await mirror_of(tmp_path / "m.db", script_of_two_jobs().entries[:last], ())
+    with Mirror(path) as mirror:
+        cut, whole = audit(mirror, may_be_cut=True), audit(mirror)
+    assert (cut.ok, cut.passes.cut, cut.passes.redecided) == (True, 8 - last if last > 4 else 0, int(last > 4))
+    assert whole.ok is (last in (4, 8))
+    told = [line for line in audit_view(cut, "mirror").text if "ends inside a pass" in line]
+    assert len(told) == int(4 < last < 8)
+
+
+async def test_a_cut_window_is_audited_alike_in_a_process_of_its_own(tmp_path: Path) -> None:
+    path = await mirror_of(tmp_path / "m.db", script_of_two_jobs().entries[:6], ())
+    report = audit_mirror(path, may_be_cut=True, cores=Cores(1, 1))
+    assert (report.findings, report.passes.cut) == ([], 2)
+
+
+async def test_what_was_forged_in_a_cut_pass_is_found(tmp_path: Path) -> None:
+    entries = script_of_two_jobs().entries[:6]
+    forged = entries[4]._replace(payload=entries[4].payload.replace(b'"devices":[0,1]', b'"devices":[6,7]'))
+    path = await mirror_of(tmp_path / "m.db", [*entries[:4], forged, entries[5]], ())
+    with Mirror(path) as mirror:
+        [finding] = audit(mirror, may_be_cut=True).findings
+    assert (finding.sequence, finding.kind) == (5, "decision")
 
 
 async def test_passes_of_another_engine_are_told_with_their_version_and_place(tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ async def test_tampering_with_an_export_is_found_at_its_entry(
     assert first_found(audit(source, first)) == FOUND[change]
 
 
+async def test_only_the_entry_that_was_changed_is_blamed_for_a_chain(mirror: Path, tmp_path: Path) -> None:
+    findings = audit(ExportSource(export_of(mirror, tmp_path / "log.jsonl", 1, changed))).findings
+    assert [each.sequence for each in findings if each.kind in ("chain", "sequence")] == [HIT]
+
+
 async def test_an_export_that_is_cut_short_is_found(mirror: Path, tmp_path: Path) -> None:
     path = export_of(mirror, tmp_path / "log.jsonl", 1)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:HIT]))
