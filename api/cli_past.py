@@ -12,7 +12,7 @@ _TIMELESS: Final = {
     "logs": "a worker's output is kept as a whole, without times: `muster logs` shows all of it",
     "wait": "what is past has happened: `muster show` says how it stood",
     "audit": "it looks at all of the log, or from a moment to another: `muster audit --from ... --to ...`",
-    "whatif": "it takes its window itself: `muster whatif --from ... --to ...`",
+    "whatif": "it takes its window itself: `muster whatif --from ... --to ...`, or `muster whatif submit --at WHEN`",
     "diff": "it takes its two moments itself: `muster diff T1 T2`",
 }
 

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from muster.api import trace_files
 from muster.api.cli_base import CommandError, Exit, Whole, examples
+from muster.api.pictures import check_picture, write_picture
 from muster.api.simulation_views import fill_answer, fill_plot, fill_text, trace_answer, trace_plot, trace_text
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ OF_FILLINGS: Final = ("arrivals", "seed")
         "muster simulate --trace jobs.csv.xz --nodes 80 --policy easy",
         'muster simulate --trace philly --nodes 55 --since "2017-11-01 00:00:00" --until "2017-11-30 23:59:59"',
         "muster simulate --trace itp/cluster06 --nodes 13 --policy srtf --plot srtf.svg",
-        "muster simulate --trace pods.csv --node-file nodes.csv --json",
-        "muster simulate --tasks pods.csv --node-file nodes.csv --arrivals orders.json --seed 42 --placement tight",
+        "muster simulate --trace openb --node-file openb/openb_node_list_gpu_node --json",
+        "muster simulate --tasks openb --node-file openb/openb_node_list_gpu_node --arrivals openb/arrivals/default "
+        "--seed 42",
     )
 )
 @click.option(
@@ -97,8 +99,8 @@ def simulate(
 
     if (trace is None) == (tasks is None):
         raise CommandError("say what is to run", Exit.USAGE, "--trace NAME for jobs, or --tasks FILE to fill a cluster")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise CommandError(f"--plot {plot}: there is no folder {plot.absolute().parent}", Exit.USAGE)
+    if plot is not None:
+        check_picture(plot)
     try:
         if tasks is not None:
             _refuse(OF_TRACES, "is for --trace: the tasks of a filling come one by one, and none leaves")
@@ -111,10 +113,7 @@ def simulate(
     except TraceError as error:
         raise CommandError(str(error), Exit.USAGE) from error
     if plot is not None:
-        try:
-            plot.write_text(shown.picture(), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"--plot {plot}: {error.strerror}", Exit.FAILED) from error
+        write_picture(plot, shown.picture())
     click.echo(json.dumps(shown.answer, indent=2) if as_json else shown.text)
 
 

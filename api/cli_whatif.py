@@ -5,16 +5,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, width
 from muster.api.cli_submit import build_spec, check_asks, spec_options
 from muster.api.client import Json, RefusedError
 from muster.api.configfile import in_file, read_config
+from muster.api.pictures import check_picture, write_picture
 from muster.api.table import fields, render
 from muster.api.times import elapsed
 
 PATIENCE_S: Final = 1800.0
 """How long an answer is waited for: a long window takes its time."""
+GROUPED: Final = {
+    "WAIT_MEAN_S": ("mean_wait_s", 1),
+    "WAIT_P95_S": ("p95_wait_s", 1),
+    "JCT_MEAN_S": ("mean_jct_s", 1),
+    "GPU_HOURS": ("gpu_hours", 2),
+}
+"""Of the tables by queue and by user: title, figure, digits."""
+WAITS_ON: Final = "> it still waits when the window ends"
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PICTURE: Final = click.Path(dir_okay=False, path_type=Path)
 
@@ -46,15 +56,32 @@ def whatif(
     starts when and where is decided anew. The log is not changed.
     """
     if context.invoked_subcommand is not None:
+        _refuse_before(context, context.invoked_subcommand)
         return
     if begin is None:
         raise CommandError("since when?", Exit.USAGE, "--from WHEN, such as --from -2h; `muster whatif --help`")
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise CommandError(f"--plot {plot}: there is no folder {plot.absolute().parent}", Exit.USAGE)
+    if plot is not None:
+        check_picture(plot)
     answer = _ask(session, {"from": begin, "to": changes.pop("end")}, **changes)
     if plot is not None:
-        _draw(answer, plot)
+        write_picture(plot, _picture(answer))
     session.show(answer, _text)
+
+
+_FOR_ALL: Final = ("server", "as_json")
+"""The options that hold for what follows the command too."""
+
+
+def _refuse_before(context: click.Context, name: str) -> None:
+    """What was said of a window is nothing that a job could be asked with. Raises CommandError."""
+    for option in context.command.params:
+        given = option.name is not None and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if given and option.name not in _FOR_ALL:
+            detail = (
+                f"{option.opts[0]} is no option of `whatif {name}`: a job is asked about under a moment's own rules"
+            )
+            step = f"`muster whatif {name} --at WHEN` names another moment, `muster whatif --policy ...` runs a window"
+            raise CommandError(detail, Exit.USAGE, step)
 
 
 def _ask(
@@ -109,7 +136,7 @@ def _text(answer: Json) -> str:
         ("jobs", f"{jobs['jobs']} came in it or waited when it began; {alike}"),
         ("not compared", _rejected(answer["rejected"])),
         ("left the record", _left(answer)),
-        ("took", f"{answer['took_s']:.1f} s"),
+        ("took", f"{answer['wall_s']:.1f} s"),
     ]
     parts = [fields(about), render(("", "RECORDED", "WHAT IF", "CHANGE"), list(_measures(answer)))]
     for title, groups in (("QUEUE", answer["queues"]), ("USER", answer["users"])):
@@ -140,15 +167,15 @@ def _measures(answer: Json) -> Iterator[tuple[str, str, str, str]]:
     """Name, recorded, what if, change."""
     before, after = answer["jobs"]["recorded"], answer["jobs"]["whatif"]
     for kind, name in (("wait", "wait"), ("jct", "submission to end")):
-        for figure, words in (("mean_s", "mean"), ("p50_s", "p50"), ("p95_s", "p95"), ("p99_s", "p99")):
-            yield measured(f"{name}, {words}", before[kind][figure], after[kind][figure], " s")
+        for figure in ("mean", "p50", "p95", "p99"):
+            yield measured(f"{name}, {figure}", before[f"{figure}_{kind}_s"], after[f"{figure}_{kind}_s"], " s")
     yield measured("started", before["started"], after["started"])
     yield measured("ended", before["ended"], after["ended"])
     before, after = answer["recorded"], answer["whatif"]
-    yield measured("device time used", before["utilization_pct"], after["utilization_pct"], " %")
+    yield measured("device time used", 100 * before["utilization"], 100 * after["utilization"], " %")
     yield measured("idle and of no use", before["fragmented_pct"], after["fragmented_pct"], " %")
     yield measured("preemptions", before["preemptions"], after["preemptions"])
-    yield measured("work lost", before["lost_device_hours"], after["lost_device_hours"], " device-hours", digits=2)
+    yield measured("work lost", before["lost_gpu_hours"], after["lost_gpu_hours"], " GPU hours", digits=2)
     yield measured("fairness", before["fairness"], after["fairness"], digits=3)
 
 
@@ -172,25 +199,34 @@ def measured(
 
 
 def _groups(title: str, groups: list[Json]) -> str:
-    titles = (title, "JOBS", "WAIT_S", "WHAT_IF", "P95_S", "WHAT_IF", "JCT_S", "WHAT_IF", "GPU_HOURS", "WHAT_IF")
+    titles = (title, "JOBS", *(each for name in GROUPED for each in (name, "WHAT_IF")))
     rows = []
     for group in groups:
         before, after = group["recorded"], group["whatif"]
-        pairs = [("wait", "mean_s"), ("wait", "p95_s"), ("jct", "mean_s")]
-        cells = [round(side[kind][figure], 1) for kind, figure in pairs for side in (before, after)]
-        hours = [round(side["device_hours"], 2) for side in (before, after)]
-        rows.append((group["name"], group["jobs"], *cells, *hours))
+        cells = [_rounded(side[figure], digits) for figure, digits in GROUPED.values() for side in (before, after)]
+        rows.append((group["name"], group["jobs"], *cells))
     return render(titles, rows, width=width())
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _movers(title: str, movers: list[Json]) -> str:
     rows = [
-        (each["job"], each["user"], each["queue"], each["name"], each["gpus"], _s(each["recorded_wait_s"]),
-         _s(each["whatif_wait_s"]))
+        (each["job"], each["user"], each["queue"], each["name"], each["gpus"], _wait(each, "recorded"),
+         _wait(each, "whatif"))
         for each in movers
     ]  # fmt: skip
     titles = ("JOBID", "USER", "QUEUE", "NAME", "GPUS", "WAIT", "WHAT_IF")
-    return f"{title}\n{render(titles, rows, width=width())}"
+    table = f"{title}\n{render(titles, rows, width=width())}"
+    waits_on = any(each["recorded_waits_on"] or each["whatif_waits_on"] for each in movers)
+    return f"{table}\n{WAITS_ON}" if waits_on else table
+
+
+def _wait(mover: Json, course: str) -> str:
+    more = ">" if mover[f"{course}_waits_on"] else ""
+    return more + _s(mover[f"{course}_wait_s"])
 
 
 def _s(seconds: float) -> str:
@@ -201,7 +237,7 @@ def _clock(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _draw(answer: Json, path: Path) -> None:
+def _picture(answer: Json) -> str:
     from muster.api.plot import Panel, Series, draw, unit_of  # noqa: PLC0415 - only where a picture is asked for
 
     rows = answer["series"]
@@ -212,11 +248,7 @@ def _draw(answer: Json, path: Path) -> None:
         return Panel(title, [Series(name, [(row[0] / unit_s, row[place]) for row in rows]) for name, place in lines])
 
     title = f"{_clock(answer['begin'])} to {_clock(answer['end'])} UTC, as recorded and what if"
-    picture = draw(title, unit, [panel("jobs that wait", 1, 3), panel("devices held", 2, 4)])
-    try:
-        path.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"--plot {path}: {error.strerror}", Exit.FAILED) from error
+    return draw(title, unit, [panel("jobs that wait", 1, 3), panel("devices held", 2, 4)])
 
 
 # -- a job ------------------------------------------------------------------------------------------------------------

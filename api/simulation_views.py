@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.api.plot import Panel, Point, Series, draw, unit_of
-from muster.api.table import fields, render
+from muster.api.table import Count, fields, render
 
 if TYPE_CHECKING:
     from muster.projections.fillup import Filled
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from muster.projections.virtual import Run
 
 SECOND_NS = 1_000_000_000
+TITLES = (
+    "USER", "JOBS", "GPU_HOURS", "WAIT_MEAN_S", "WAIT_P50_S", "WAIT_P95_S", "WAIT_P99_S", "JCT_MEAN_S", "JCT_P99_S",
+)  # fmt: skip
 
 
 # -- of a trace -------------------------------------------------------------------------------------------------------
@@ -51,7 +54,6 @@ def trace_text(run: "Run", summary: "Summary", left_out: int, wall_s: float) -> 
     rows = [_row("all", summary.figures)]
     if len(summary.users) > 1:
         rows += [_row(user or "-", figures) for user, figures in summary.users.items()]
-    titles = ("USER", "JOBS", "GPU_HOURS", "WAIT_S", "WAIT_P50", "WAIT_P95", "WAIT_P99", "JCT_S", "JCT_P99")
     kept = f"{summary.reservations:,}, {summary.broken_reservations:,} of them broken" if summary.reservations else ""
     never = f"{summary.never_started:,} jobs: the cluster cannot hold them" if summary.never_started else ""
     about = [
@@ -63,13 +65,13 @@ def trace_text(run: "Run", summary: "Summary", left_out: int, wall_s: float) -> 
         ("left out", f"{left_out:,} jobs of the trace that never ran" if left_out else ""),
         ("took", f"{wall_s:.1f} s"),
     ]
-    return f"{render(titles, rows)}\n\n{fields(about)}"
+    return f"{render(TITLES, rows)}\n\n{fields(about)}"
 
 
 def _row(user: str, figures: "Figures") -> tuple[object, ...]:
     wait, jct = figures.wait, figures.jct
     times = (wait.mean_s, wait.p50_s, wait.p95_s, wait.p99_s, jct.mean_s, jct.p99_s)
-    return user, figures.jobs, round(figures.gpu_hours), *(round(value) for value in times)
+    return user, *(Count(round(value)) for value in (figures.jobs, figures.gpu_hours, *times))
 
 
 def trace_plot(title: str, run: "Run") -> str:

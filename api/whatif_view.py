@@ -17,7 +17,7 @@ class WhatIfView(msgspec.Struct, frozen=True):
     entry that both have in common (null = all of them), `passes_alike` how many recorded passes were decided again
     before and came out the same, `rejected` how many jobs are not compared since under the other rules their submission
     is refused, and `same_devices` how many of the `placed`, that began in either, had the same
-    devices in both."""
+    devices in both. `wall_s` is how long the question was worked on."""
 
     first: int
     last: int
@@ -37,10 +37,10 @@ class WhatIfView(msgspec.Struct, frozen=True):
     lost: list[Mover]
     series: list[tuple[float, int, float, int, float]]
     assumed: list[str]
-    took_s: float
+    wall_s: float
 
 
-def view_of(outcome: Outcome, took_s: float) -> WhatIfView:
+def view_of(outcome: Outcome, wall_s: float) -> WhatIfView:
     """The answer."""
     found: Comparison = outcome.comparison
     return WhatIfView(
@@ -62,7 +62,7 @@ def view_of(outcome: Outcome, took_s: float) -> WhatIfView:
         found.lost,
         found.series,
         list(_assumed(outcome)),
-        took_s,
+        wall_s,
     )
 
 

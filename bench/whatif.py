@@ -50,7 +50,7 @@ async def measure() -> list[Row]:
         await _decide_by(client, SHORTEST)
         real_s = await _run(client, jobs)
         client.close()
-    predicted_s = predicted["jobs"]["whatif"]["wait"]["mean_s"]
+    predicted_s = predicted["jobs"]["whatif"]["mean_wait_s"]
     beside = (
         f"{JOBS} jobs of {SECONDS[0]:.0f} to {SECONDS[1]:.0f} s on {CLUSTER}; mean wait {before_s:.1f} s under fifo, of"
         f" sjf with easy predicted {predicted_s:.2f} s, then really {real_s:.2f} s"

@@ -162,9 +162,17 @@ def _device_reason(room: NodeRoom, demand: Demand, devices: int) -> str:
         return ""
     with_compute = sum(room.device_compute[d.index] >= demand.compute for d in large if d.model == best)
     if with_compute >= devices:
-        return f"{fitting[best]} of {devices} devices have the memory free"
-    free = "idle" if demand.compute == WHOLE_COMPUTE else f"with {demand.compute} thousandths of compute free"
-    return f"{fitting[best]} of {devices} devices are {free}"
+        return _too_few(fitting[best], devices, ("has", "have"), "the memory free")
+    if demand.compute == WHOLE_COMPUTE:
+        return _too_few(fitting[best], devices, ("is", "are"), "idle")
+    return _too_few(fitting[best], devices, ("has", "have"), f"{demand.compute} thousandths of compute free")
+
+
+def _too_few(found: int, asked: int, verbs: tuple[str, str], what: str) -> str:
+    """Of how many devices something holds, where a worker asks for more."""
+    if not found:
+        return f"no device {verbs[0]} {what}"
+    return f"{found} device{'' if found == 1 else 's'} {verbs[found > 1]} {what}, of {asked} asked for"
 
 
 def _count(devices: int, demand: Demand) -> str:

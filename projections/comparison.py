@@ -19,26 +19,23 @@ SECOND_NS: Final = 1_000_000_000
 HOUR_MS: Final = 3_600_000
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """Seconds: the mean, and what so many percent of the jobs do not exceed; of no job at all 0."""
-
-    mean_s: float = 0.0
-    p50_s: float = 0.0
-    p95_s: float = 0.0
-    p99_s: float = 0.0
-
-
 class Figures(msgspec.Struct, frozen=True):
-    """What some jobs got. `device_hours` is what they held in the window, `lost_device_hours` what of their work was
-    begun anew."""
+    """What some jobs got. Of waits and JCTs the mean, and what so many percent of the jobs do not exceed (None = of no
+    job at all). `gpu_hours` is what they held in the window, `lost_gpu_hours` what of their work was begun anew."""
 
     started: int
     ended: int
-    wait: Spread
-    jct: Spread
-    device_hours: float
+    mean_wait_s: float | None
+    p50_wait_s: float | None
+    p95_wait_s: float | None
+    p99_wait_s: float | None
+    mean_jct_s: float | None
+    p50_jct_s: float | None
+    p95_jct_s: float | None
+    p99_jct_s: float | None
+    gpu_hours: float
     preemptions: int
-    lost_device_hours: float
+    lost_gpu_hours: float
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -51,20 +48,21 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Whole(msgspec.Struct, frozen=True):
-    """What the cluster did, of all jobs: device time held, as a part of what nodes that take work had; the part of what
-    was idle there that the expected work could not have used (None = nothing was idle); and Jain's index, from 0 to 1,
-    of what each user's jobs held against what they would have held had each started at once (None = no devices were
-    asked for)."""
+    """What the cluster did, of all jobs: device time held, as a part (of 1) of what nodes that take work had; the
+    percentage of what was idle there that the expected work could not have used (None = nothing was idle); and Jain's
+    index, from 0 to 1, of what each user's jobs held against what they would have held had each started at once (None =
+    no devices were asked for)."""
 
-    utilization_pct: float
+    utilization: float
     fragmented_pct: float | None
     preemptions: int
-    lost_device_hours: float
+    lost_gpu_hours: float
     fairness: float | None
 
 
 class Mover(msgspec.Struct, frozen=True):
-    """A job, by its recorded id, and how long it waits in both. `change_s` < 0 is a gain."""
+    """A job, by its recorded id, and how long it waits in both. `change_s` < 0 is a gain. Where it still waits when the
+    window ends (`recorded_waits_on`, `whatif_waits_on`), its wait is that up to there."""
 
     job: int
     user: str
@@ -74,6 +72,8 @@ class Mover(msgspec.Struct, frozen=True):
     recorded_wait_s: float
     whatif_wait_s: float
     change_s: float
+    recorded_waits_on: bool
+    whatif_waits_on: bool
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -159,27 +159,28 @@ def _figures(course: Course, jobs: Sequence[Job], ended: Sequence[Job]) -> Figur
     return Figures(
         sum(job.started_ns > 0 for job in jobs),
         sum(job.phase in ENDED for job in jobs),
-        _spread([course.waited_ms(job.id) for job in jobs]),
-        _spread([max(0, job.ended_ns - job.submitted_ns) // 1_000_000 for job in ended]),
+        *_spread([course.waited_ms(job.id) for job in jobs]),
+        *_spread([max(0, job.ended_ns - job.submitted_ns) // 1_000_000 for job in ended]),
         sum(each.device_ms for each in totals) / HOUR_MS,
         sum(course.preemptions(job.id) for job in jobs),
         sum(each.lost_ms for each in totals) / HOUR_MS,
     )
 
 
-def _spread(times_ms: list[int]) -> Spread:
+def _spread(times_ms: list[int]) -> tuple[float | None, float | None, float | None, float | None]:
+    """Seconds: the mean, and what 50, 95 and 99 percent of them do not exceed; None of none."""
     if not times_ms:
-        return Spread()
+        return None, None, None, None
     times_ms.sort()
     p50, p95, p99 = (times_ms[-(-len(times_ms) * percent // 100) - 1] / SECOND_MS for percent in (50, 95, 99))
-    return Spread(sum(times_ms) / len(times_ms) / SECOND_MS, p50, p95, p99)
+    return sum(times_ms) / len(times_ms) / SECOND_MS, p50, p95, p99
 
 
 def _whole(course: Course, jobs: Sequence[Job], length_ns: Callable[[Job], int]) -> Whole:
     idle = sum(sample.idle for sample in course.samples)
     useless = sum(sample.useless for sample in course.samples)
     return Whole(
-        100 * course.held_ns / course.capacity_ns if course.capacity_ns else 0.0,
+        course.held_ns / course.capacity_ns if course.capacity_ns else 0.0,
         100 * useless / idle if idle else None,
         sum(map(course.preemptions, course.jobs)),
         sum(course.totals(job_id).lost_ms for job_id in course.jobs) / HOUR_MS,
@@ -220,6 +221,8 @@ def _mover(recorded: Course, whatif: Course, pair: _Pair) -> Mover:
         before / SECOND_MS,
         after / SECOND_MS,
         (after - before) / SECOND_MS,
+        job.phase == "PENDING",
+        pair.whatif.phase == "PENDING",
     )
 
 

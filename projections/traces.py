@@ -19,7 +19,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
@@ -67,11 +67,22 @@ class Trace(msgspec.Struct, frozen=True):
 
     def between(self, since: str, until: str) -> "Trace":
         """The jobs submitted in a window, both ends in it; "" is no bound. A bound is a date and time where the trace
-        has them, else seconds from its beginning. Raises TraceError."""
+        has them, else seconds from its beginning. Raises TraceError, also where no job was submitted in it."""
         times = [job.submitted_ns for job in self.jobs]
         first = bisect_left(times, self._bound("since", since)) if since else 0
         last = bisect_right(times, self._bound("until", until)) if until else len(times)
+        if not times:
+            raise TraceError("the trace has no job that ran")
+        if first >= last:
+            span = f"from {self._told(times[0])} to {self._told(times[-1])}"
+            raise TraceError(f"no job of the trace was submitted then: its {len(times):,} jobs came {span}")
         return msgspec.structs.replace(self, jobs=self.jobs[first:last])
+
+    def _told(self, at_ns: int) -> str:
+        """A time in the trace's own terms."""
+        if self.has_dates:
+            return f"{EPOCH + timedelta(seconds=at_ns // SECOND_NS):%Y-%m-%d %H:%M:%S}"
+        return f"{at_ns / SECOND_NS:.0f} s"
 
     def _bound(self, which: str, text: str) -> int:
         try:

@@ -69,7 +69,8 @@ class Changes(msgspec.Struct, frozen=True):
                 raise WhatIfError(f"there was a node {name} already", "/add_nodes")
         left = sorted(name for name, node in state.nodes.items() if node.available and name not in self.removed)
         if self.removed_count > len(left):
-            detail = f"there were only {len(left)} nodes that took work, not {self.removed_count}"
+            nodes = "was only 1 node" if len(left) == 1 else f"were only {len(left)} nodes"
+            detail = f"there {nodes} that took work, not {self.removed_count}"
             raise WhatIfError(detail, "/remove_nodes")
         more = left[len(left) - self.removed_count :]
         return msgspec.structs.replace(self, removed=[*self.removed, *more], removed_count=0)

@@ -139,13 +139,20 @@ def test_a_node_more_runs_both_and_the_picture_shows_both_courses(site: Site) ->
     ("words", "code", "told"),
     [
         (["--from", "4"], Exit.USAGE, "what if what?"),
+        (["--policy", __file__, "submit", "--gpus", "1"], Exit.USAGE, "--policy is no option of `whatif submit`"),
+        (["--from", "4", "submit", "--gpus", "1"], Exit.USAGE, "`muster whatif submit --at WHEN`"),
+        (["--add-nodes", "1x1xA", "--from", "2", "--plot", "a.png"], Exit.USAGE, "--plot a.svg"),
         (["--add-nodes", "1x1xA100-80GB"], Exit.USAGE, "--from WHEN"),
         (["--add-nodes", "1x1xA100-80GB", "--from", "4", "--to", "3"], Exit.USAGE, "it must be before the end"),
         (["--add-nodes", "1x1xA100-80GB", "--from", "soon"], Exit.USAGE, "'soon' is no moment"),
         (["--add-nodes", "plenty", "--from", "2"], Exit.USAGE, "--add-nodes: 'plenty' is not NODESxDEVICESxMODEL"),
         (["--add-nodes", "9x9x9", "--from", "2"], Exit.USAGE, "'9' is not a model"),
         (["--remove-nodes", "node-9", "--from", "2"], Exit.USAGE, "--remove-nodes: there was no node node-9"),
-        (["--remove-nodes", "2", "--from", "2"], Exit.USAGE, "--remove-nodes: there were only 1 nodes that took work"),
+        (
+            ["--remove-nodes", "2", "--from", "2"],
+            Exit.USAGE,
+            "--remove-nodes: there was only 1 node that took work, not 2",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_the_option(shared: Site, words: list[str], code: Exit, told: str) -> None:
@@ -171,6 +178,17 @@ def test_a_wrong_file_is_refused_with_its_place_in_it(shared: Site) -> None:
     result = shared.muster("--queues", orphan, "--from", shared.first)
     assert result.exit_code == Exit.USAGE
     assert f"{orphan}: /queue/a~1b/name: there is no queue a for a/b to stand under" in result.output
+
+
+def test_refusals_end_with_what_a_person_at_a_terminal_can_do(shared: Site) -> None:
+    result = shared.muster("--remove-nodes", "2", "--from", shared.first)
+    assert "openapi" not in result.output
+    assert result.output.splitlines()[-1].startswith("  `muster whatif --help`")
+
+
+def test_server_and_json_before_submit_hold_for_it(shared: Site) -> None:
+    result = shared.muster("--json", "submit", "--gpus", 1)
+    assert json.loads(result.stdout)["workers"][0]["node"] == "node-1"
 
 
 def test_jobs_that_cannot_be_compared_are_told_of(site: Site) -> None:

@@ -182,7 +182,7 @@ def test_compute_is_its_own_dimension() -> None:
 
     assert script.job(jobs[2]).phase == "PENDING"
     check = explain(script.cluster, jobs[2]).filter.refused[0]  # type: ignore[union-attr]
-    assert check.reason == "0 of 1 devices are with 100 thousandths of compute free"
+    assert check.reason == "no device has 100 thousandths of compute free"
 
 
 def test_free_halves_of_two_devices_are_no_room_for_more_than_half() -> None:

@@ -34,8 +34,8 @@ def test_explain_shows_four_steps_for_the_one_that_waits() -> None:
     assert answer.filter is not None
     assert answer.filter.candidates == []
     assert {(check.reason, check.examples[0]) for check in answer.filter.refused} == {
-        ("0 of 4 devices are idle", "node-1"),
-        ("2 of 4 devices are idle", "node-2"),
+        ("no device is idle", "node-1"),
+        ("2 devices are idle, of 4 asked for", "node-2"),
     }
     assert answer.order is not None
     assert (answer.order.place, answer.order.waiting, answer.order.held_back_by) == (1, 1, 0)

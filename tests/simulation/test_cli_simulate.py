@@ -46,9 +46,21 @@ def test_json_has_the_figures(trace: Path) -> None:
 
 
 def test_a_window_and_a_table(trace: Path) -> None:
-    done = CliRunner().invoke(main, ["simulate", "--trace", str(trace), "--nodes", "1", "--since", "1", "--until", "1"])
+    """One job of two GPUs for ten seconds, alone."""
+    done = simulate(trace, "--trace", str(trace), "--nodes", "1", "--since", "1", "--until", "1")
     assert done.exit_code == 0
-    assert "all      1" in " ".join(done.stdout.splitlines()[1:2])
+    titles, row = (line.split() for line in done.stdout.splitlines()[:2])
+    assert dict(zip(titles, row, strict=True)) == {
+        "USER": "all", "JOBS": "1", "GPU_HOURS": "0", "WAIT_MEAN_S": "0", "WAIT_P50_S": "0", "WAIT_P95_S": "0",
+        "WAIT_P99_S": "0", "JCT_MEAN_S": "10", "JCT_P99_S": "10",
+    }  # fmt: skip
+
+
+def test_large_numbers_of_the_table_have_their_thousands_apart(trace: Path) -> None:
+    trace.write_text("job_id,submission_time,duration,num_gpu\na,0,1234567,8\n")
+    done = simulate(trace, "--trace", "jobs", "--nodes", "1")
+    assert done.stdout.splitlines()[1].split()[-2:] == ["1,234,567", "1,234,567"]
+    assert "makespan     1,234,567 s" in done.stdout
 
 
 def test_names_are_looked_up_in_the_folder(trace: Path) -> None:
@@ -61,7 +73,10 @@ def test_a_folder_stands_for_its_usual_trace_and_says_so(trace: Path) -> None:
         (trace.parent / "itp" / name).write_text(TRACE)
     done = simulate(trace, "--trace", "itp", "--nodes", "1", "--json")
     assert json.loads(done.stdout)["trace"] == "itp/cluster06"
-    assert "itp has several traces (cluster02, cluster06): itp/cluster06 is taken" in done.stderr
+    assert "itp/cluster06 is taken" in done.stderr
+    missing = simulate(trace, "--trace", "itp/cluster99", "--nodes", "1")
+    assert missing.exit_code == 3
+    assert "itp has cluster02, cluster06" in missing.stderr
     (trace.parent / "itp").rename(trace.parent / "ours")
     other = simulate(trace, "--trace", "ours", "--nodes", "1")
     assert other.exit_code == 3
@@ -101,7 +116,9 @@ def test_a_filling_answers_by_column(trace: Path) -> None:
 
 def test_a_picture_of_each(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "picture.svg"
-    assert simulate(trace, "--trace", "jobs", "--nodes", "1", "--plot", str(path)).exit_code == 0
+    path.write_text("an older one")
+    done = simulate(trace, "--trace", "jobs", "--nodes", "1", "--plot", str(path))
+    assert (done.exit_code, done.stderr) == (0, f"muster: drawn in {path}\n")
     assert {"jobs that wait", "GPUs in use, of 8", "jobs, fifo, best-fit"} <= texts(path)
     assert simulate(trace, *FILLING, "--placement", "tight", "--plot", str(path)).exit_code == 0
     assert {"in use", "fragmented", "tasks, tight, seed 5"} <= texts(path)
@@ -115,6 +132,10 @@ def texts(picture: Path) -> set[str]:
     ("arguments", "code", "message"),
     [
         (["--trace", "nowhere", "--nodes", "1"], 3, "no trace nowhere"),
+        (["--trace", "nowhere", "--nodes", "1"], 3, "has jobs, nodes, orders, tasks"),
+        (["--trace", "jobs", "--nodes", "1", "--since", "3"], 2, "its 3 jobs came from 0 s to 2 s"),
+        (["--trace", "jobs", "--nodes", "1", "--since", "2", "--until", "1"], 2, "no job of the trace was submitted"),
+        (["--trace", "jobs", "--nodes", "1", "--plot", "waits.png"], 2, "--plot waits.svg"),
         (["--trace", "jobs"], 2, "say what the cluster is"),
         (["--trace", "jobs", "--nodes", "1", "--since", "noon"], 2, "since 'noon'"),
         (["--trace", "jobs", "--nodes", "1", "--node-file", "nodes.csv"], 2, "say what the cluster is"),
