@@ -1,10 +1,10 @@
 """What an explanation says, as Structs: the answer of `muster.core.explain`.
 
-Amounts of devices are in thousandths of one, memory is in MiB; `*_at` are logical times in ns, for whoever computes
-with them, and every text says the same in words.
+Amounts of devices are in thousandths of one, memory is in MiB. An `at` is a logical time in ns, for whoever computes
+with it, and is called so in JSON; every text says the same in words.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -31,6 +31,7 @@ ReasonKind = Literal[
     "excluded",  # it refused to start the job a while ago
     "port",
 ]
+LOGICAL: Final = {"at": "logical_ns"}
 Resource = Literal["devices", "device_memory", "cpus", "memory"]
 
 
@@ -43,7 +44,7 @@ class Amount(msgspec.Struct, frozen=True):
     adds: int
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, rename=LOGICAL):
     """One check that a waiting job does not pass. `jobs` are those that stand in its way, the first of them where
     there are many (`jobs_count` in all), `nodes` likewise; `name` is a queue's or a lane's; `at` is until when it
     holds (None = nobody knows)."""
@@ -117,7 +118,7 @@ class WorkerEnvironment(msgspec.Struct, frozen=True):
     variables: dict[str, str]
 
 
-class ExpectedStart(msgspec.Struct, frozen=True):
+class ExpectedStart(msgspec.Struct, frozen=True, rename=LOGICAL):
     """When a waiting job is expected to start where everything runs for as long as expected and nothing new comes:
     `at`, which is `in_ms` from the explanation's moment. None of both where nobody knows; `why` then says why not.
     Where it is now, `why` says whose stop it awaits; where it is later than the reservation that backfill makes for the

@@ -75,5 +75,5 @@ async def test_the_expected_start_is_worked_out_beside_the_loop(harness: Harness
         assert response.status == 200
         told = (await response.json())["explanation"]["expected"]
 
-    assert (told["at"], told["in_ms"]) == (None, None)
+    assert (told["logical_ns"], told["in_ms"]) == (None, None)
     assert told["why"].startswith(f"nobody knows for how long job {first} will run")
