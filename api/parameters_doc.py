@@ -46,6 +46,10 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "Only these types of events, separated by commas: `JobAllocated`, `job-allocated`.",
         "schema": {"type": "string"},
     },
+    "until_event": {
+        "description": "The last entry that is told: its sequence, or the type of which it is the first.",
+        "schema": {"type": "string"},
+    },
     "all": {
         "description": "1 for what only follows from other entries too: commands, and time going by.",
         "schema": {"type": "integer", "enum": [0, 1]},

@@ -12,8 +12,9 @@ from aiohttp import web
 from muster.api.answers import SEQUENCE_HEADER
 from muster.api.clients import CLIENTS, write_part
 from muster.api.log_views import UNREADABLE, EventView, event_view
-from muster.api.parameters import flag, integer
+from muster.api.parameters import flag, integer, names
 from muster.api.problems import ApiError, bad_parameter
+from muster.api.reading import live_job
 from muster.api.service import SERVICE, Service, placed, see_minimum
 from muster.api.story import Teller, Told
 from muster.api.streams import NDJSON_TYPE
@@ -45,9 +46,13 @@ class StoryView(EventView, frozen=True):
 async def replay(request: web.Request) -> web.StreamResponse:
     """The log as a story, one entry a line. What only follows from other entries is left out unless `all=1`."""
     service = request.app[SERVICE]
-    wanted = _wanted(request)
+    wanted, until = _wanted(request), _kind_of_end(request)
+    if "job" in request.query:
+        await live_job(service, integer(request, "job", 0, 1))
     first, last = await _window(request, service)
-    return await _stream(request, last, _story(service, first, last, wanted))
+    if "until_event" in request.query and not until:
+        last = _last_of(request, service, first, last)
+    return await _stream(request, last, _story(service, first, last, wanted, until))
 
 
 async def export(request: web.Request) -> web.StreamResponse:
@@ -100,47 +105,69 @@ async def _fold_before(service: Service, first: int) -> Fold:
 def _wanted(request: web.Request) -> Wanted:
     """Which lines are asked for: all conditions hold. Raises ApiError."""
     query = request.query
-    job, user, node = integer(request, "job", 0, 1), query.get("user", ""), query.get("node", "")
-    queue, asides = query.get("queue", ""), flag(request, "all")
-    kinds = frozenset(map(_kind, filter(None, query.get("kind", "").split(","))))
+    job, users, node = integer(request, "job", 0, 1), frozenset(names(request, "user")), query.get("node", "")
+    queues, asides = names(request, "queue"), flag(request, "all")
+    kinds = frozenset(_kind(word, "kind") for word in names(request, "kind"))
+    always = kinds | {_kind_of_end(request)}
 
     def wanted(told: Told) -> bool:
         return (
-            (asides or not told.aside or told.kind in kinds)
+            (asides or not told.aside or told.kind in always)
             and (not job or job in told.jobs)
-            and (not user or user in told.users)
+            and (not users or bool(users & told.users))
             and (not node or node in told.nodes)
-            and (not queue or any(name == queue or name.startswith(f"{queue}/") for name in told.queues))
+            and (not queues or any(f"{name}/".startswith(f"{queue}/") for name in told.queues for queue in queues))
             and (not kinds or told.kind in kinds)
         )
 
     return wanted
 
 
-def _kind(word: str) -> str:
-    kind = _KINDS.get(word.strip().lower())
+def _kind(word: str, name: str) -> str:
+    kind = _KINDS.get(word.lower())
     if kind is None:
-        raise bad_parameter("kind", f"{word[:40]!r} is none of {', '.join(sorted(set(_KINDS.values())))}")
+        raise bad_parameter(name, f"{word[:40]!r} is none of {', '.join(sorted(set(_KINDS.values())))}")
     return kind
 
 
-async def _story(service: Service, first: int, last: int, wanted: Wanted) -> AsyncGenerator[bytes, None]:
+def _kind_of_end(request: web.Request) -> str:
+    """The type of event behind which the story ends; "" where it ends at an entry. Raises ApiError."""
+    text = request.query.get("until_event", "0")
+    return "" if text.isdecimal() else _kind(text, "until_event")
+
+
+def _last_of(request: web.Request, service: Service, first: int, last: int) -> int:
+    """The entry behind which the story ends. Raises ApiError where it is not one of the log's from `first` on."""
+    until, end = integer(request, "until_event", 0, 1), service.state.sequence
+    if until > end:
+        raise bad_parameter("until_event", f"entry {until} is in the future: the log ends at entry {end}")
+    if until < first:
+        raise bad_parameter("until_event", f"entry {until} is before entry {first}, at which it begins")
+    return min(last, until)
+
+
+async def _story(service: Service, first: int, last: int, wanted: Wanted, until: str) -> AsyncGenerator[bytes, None]:
+    """The lines of the entries that are wanted, up to the first one of the type `until` ("" = all)."""
     teller = Teller(await _fold_before(service, first))
 
-    def tell(entries: list[Entry]) -> bytes:
-        return b"".join(_lines(teller, entries, wanted))
+    def tell(entries: list[Entry]) -> tuple[bytes, bool]:
+        lines = []
+        for entry in entries:
+            told = teller.tell(entry)
+            if wanted(told):
+                lines.append(_line(entry, told))
+                if told.kind == until:
+                    return b"".join(lines), True
+        return b"".join(lines), False
 
-    while first <= last:
+    ended = False
+    while first <= last and not ended:
         entries = await service.entries(first, min(CHUNK, last - first + 1))
         if not entries:
             raise ApiError(503, "log_unavailable", f"entry {first} cannot be read")
-        yield await asyncio.to_thread(tell, entries)
+        part, ended = await asyncio.to_thread(tell, entries)
+        yield part
         first = entries[-1].sequence + 1
-
-
-def _lines(teller: Teller, entries: list[Entry], wanted: Wanted) -> list[bytes]:
-    found = ((entry, teller.tell(entry)) for entry in entries)
-    return [_line(entry, told) for entry, told in found if wanted(told)]
 
 
 def _line(entry: Entry, told: Told) -> bytes:

@@ -162,7 +162,7 @@ ROUTES: Final = (
     Route("GET", "/v1/events", streams.list_events, "The log", EventPage, STREAM),
     Route(
         "GET", "/v1/replay", replaying.replay, "The log as a story", "application/x-ndjson",
-        (*WINDOW, "job", "user", "queue", "node", "kind", "all"),
+        (*WINDOW, "job", "user", "queue", "node", "kind", "all", "until_event"), problems=(404,),
     ),
     Route(
         "GET", "/v1/export", replaying.export, "The log as a file that proves itself", "application/x-ndjson", WINDOW,
