@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,7 +16,17 @@ from typing import IO, Any, Final
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, job_id
+from muster.api.cli_base import (
+    CommandError,
+    Exit,
+    Session,
+    Whole,
+    client_command,
+    examples,
+    job_id,
+    segment,
+    several,
+)
 from muster.api.cli_cluster import json_lines
 from muster.api.cli_serve import run_program
 from muster.api.client import Json
@@ -30,15 +41,12 @@ _LISTEN: Final = re.compile(r"(?:(.+):)?([0-9]{1,5})")
 _NDJSON: Final = {"Accept": "application/x-ndjson"}
 
 
-def _until(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
-    return int(text) if text is not None and re.fullmatch("[0-9]{1,18}", text) else text
-
-
 @click.command(
     epilog=examples(
         "muster replay",
         "muster replay --from -1h --queue research",
         "muster replay --job 42 --all",
+        "muster replay --user ada,bob --limit 20",
         "muster replay --from 1000 --until-event NodeLost",
         "muster replay --export yesterday.jsonl.xz --from yesterday --to today",
         "muster replay --import yesterday.jsonl.xz",
@@ -47,15 +55,16 @@ def _until(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--from", "begin", metavar="WHEN", help="Only from that entry on: a moment, as --at takes it elsewhere.")
 @click.option("--to", "end", metavar="WHEN", help="Only up to that entry.")
 @click.option("--job", metavar="JOB", type=job_id, help="Only what concerns this job.")
-@click.option("--user", "-u", metavar="USER", help="Only what this user did, and what became of their jobs.")
-@click.option("--queue", "-q", metavar="QUEUE", help="Only what concerns this queue and those below it.")
+@several("--user", "-u", metavar="USERS", text="Only what these users did, and what became of their jobs.")
+@several("--queue", "-q", metavar="QUEUES", text="Only what concerns these queues and those below them.")
 @click.option("--node", metavar="NODE", help="Only what concerns this node.")
-@click.option("--kind", metavar="TYPES", help="Only these types of events: JobAllocated,NodeLost ...")
+@several("--kind", metavar="TYPES", text="Only these types of events: JobAllocated,NodeLost ...")
 @click.option("--all", "-a", "everything", is_flag=True, help="Also commands, and time going by.")
+@click.option("--until-event", metavar="SEQ|TYPE", help="Stop behind this entry, or the first one of this type.")
+@click.option("--limit", metavar="COUNT", type=Whole(min=1), help="At most so many entries.")
 @click.option(
-    "--until-event", "until", metavar="SEQ|TYPE", callback=_until, help="Stop behind this entry, or one of this type."
+    "--export", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write the log to a file; - = stdout."
 )
-@click.option("--export", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write the log to a file.")
 @click.option(
     "--import", "source", metavar="FILE", type=click.Path(path_type=Path), help="Open such a file, to be read only."
 )
@@ -67,7 +76,7 @@ def replay(
     session: Session,
     begin: str | None,
     end: str | None,
-    until: int | str | None,
+    limit: int | None,
     target: Path | None,
     source: Path | None,
     listen: str | None,
@@ -81,13 +90,13 @@ def replay(
     it, and `muster audit --file` audits it. An import is a server of its own, for every command that reads.
     """
     window, filtered = {"from": begin, "to": end}, {**filters, "all": 1 if everything else None}
-    given = [name for name, value in (*filtered.items(), ("until-event", until)) if value is not None]
+    given = [name for name, value in (*filtered.items(), ("limit", limit)) if value is not None]
     if target is not None and source is not None:
         raise CommandError("--export and --import exclude each other", Exit.USAGE)
     if listen is not None and source is None:
         raise CommandError("--listen says where an import listens", Exit.USAGE, "muster replay --import FILE")
     if (target or source) and given:
-        raise CommandError(f"a file has every entry: it goes without --{given[0]}", Exit.USAGE)
+        raise CommandError(f"a file has every entry: it goes without --{given[0].replace('_', '-')}", Exit.USAGE)
     if source is not None:
         if begin or end:
             step = "export a window, or give --from and --to to the commands that read the import"
@@ -96,17 +105,18 @@ def replay(
     elif target is not None:
         _export(session, window, target)
     else:
-        _tell(session, {**window, **filtered}, until)
+        _tell(session, {**window, **filtered}, limit)
 
 
 # -- the story ---------------------------------------------------------------------------------------------------
 
 
-def _tell(session: Session, parameters: Json, until: int | str | None) -> None:
-    day, last_s = today(), None
+def _tell(session: Session, parameters: Json, limit: int | None) -> None:
+    day, last_s, event = today(), None, None
     chunks = session.client.stream("/v1/replay", parameters, _NDJSON)
-    for event in _shown(session, chunks, parameters):
-        if isinstance(until, int) and int(event["sequence"]) > until:
+    for told, event in enumerate(_shown(session, chunks, parameters)):
+        if told == limit:
+            _say_more(parameters, limit, event["sequence"])
             return
         if session.as_json:
             click.echo(json.dumps(event))
@@ -116,12 +126,34 @@ def _tell(session: Session, parameters: Json, until: int | str | None) -> None:
                 click.echo(f"-- {elapsed(round(now_s - last_s) * 1000)} later --")
             last_s = now_s
             click.echo(clean(f"{event['sequence']:>6}  {moment(event['time'], day)}  {event['text']}"))
-        if isinstance(until, str) and _same_kind(event["type"], until):
-            return
+    until = parameters["until_event"]
+    if event is None:
+        _say_nothing(session, parameters)
+    if until is not None and not until.isdecimal() and (event is None or not _same_kind(event["type"], until)):
+        raise CommandError(f"no {clean(until)} came: this was all of it", Exit.NOT_FOUND)
 
 
 def _same_kind(kind: str, word: str) -> bool:
     return kind.removeprefix("muster.").partition(".")[0].lower() == word.replace("-", "").lower()
+
+
+def _say_more(parameters: Json, limit: int, sequence: str) -> None:
+    """The command that goes on."""
+    given = {**parameters, "from": sequence, "all": None, "limit": limit}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    click.echo(f"more: {shlex.join(['muster', 'replay', *(['--all'] if parameters['all'] else []), *words])}", err=True)
+
+
+def _say_nothing(session: Session, parameters: Json) -> None:
+    """Raises RefusedError for a queue or node that is not there."""
+    for queue in filter(None, (parameters["queue"] or "").split(",")):
+        session.client.get(f"/v1/queues/{segment('queue', queue)}")
+    if parameters["node"]:
+        session.client.get(f"/v1/nodes/{segment('node', parameters['node'])}")
+    filters = [name for name in ("job", "user", "queue", "node", "kind") if parameters[name] is not None]
+    if filters:
+        given = " ".join(f"--{name} {parameters[name]}" for name in filters)
+        click.echo(clean(f"muster: nothing here is told with {given}"), err=True)
 
 
 def _shown(session: Session, chunks: Iterator[bytes], parameters: Json) -> Iterator[Json]:
@@ -153,10 +185,11 @@ def _bar(entries: int, label: str) -> Any:
 
 
 def _export(session: Session, window: Json, target: Path) -> None:
-    if os.path.lexists(target):
+    piped = str(target) == "-"
+    if not piped and os.path.lexists(target):
         raise _there_already(target)
     chunks = session.client.stream("/v1/export", window, _NDJSON)
-    with _written(target) as file:
+    with nullcontext(sys.stdout.buffer) if piped else _written(target) as file:
         head = next(chunks, b"")
         while b"\n" not in head and (chunk := next(chunks, b"")):
             head += chunk
@@ -171,6 +204,9 @@ def _export(session: Session, window: Json, target: Path) -> None:
                 bar.update(count)
         if lines != last - first + 1:
             raise CommandError(f"the server ended the export after {lines} entries", Exit.UNREACHABLE, "try again")
+    if piped:
+        click.echo(f"muster: entries {first} to {last} are written", err=True)
+        return
     answer = {"file": str(target), "first": first, "last": last, "entries": lines, "bytes": target.stat().st_size}
     session.show(answer, lambda found: f"{found['file']}: entries {first} to {last}, {found['bytes']:,} bytes")
 

@@ -79,17 +79,56 @@ def test_the_log_is_a_story(told: Muster) -> None:
         (["-u", "bob"], [4, 5]),
         (["-u", "eve"], [5, 7]),
         (["-q", "default"], [1, 2, 3, 4, 5, 6]),
-        (["-q", "research"], []),
+        (["-u", "bob,eve"], [4, 5, 7]),
+        (["-u", "bob", "-u", "eve"], [4, 5, 7]),
+        (["-q", "nope,default"], [1, 2, 3, 4, 5, 6]),
         (["--node", "node-1"], [0, 2, 3, 6, 7]),
         (["--kind", "JobSubmitted,node-cordoned"], [1, 4, 7]),
         (["--until-event", "JobCancelRequested"], [0, 1, 2, 3, 4, 5]),
         (["--until-event", "job-allocated"], [0, 1, 2]),
         (["--until-event", "6"], [0, 1, 2, 3, 4]),
+        (["--until-event", "job-allocated", "--kind", "NodeRegistered,JobAllocated"], [0, 2]),
+        (["--limit", "2"], [0, 1]),
         (["--from", "6", "--user", "ada"], [6]),
     ],
 )
 def test_a_story_is_told_in_part(told: Muster, words: list[str], chosen: list[int]) -> None:
     assert sentences(told("replay", *words)) == [STORY[number] for number in chosen]
+
+
+def test_a_story_that_ends_at_its_limit_says_how_it_goes_on(told: Muster) -> None:
+    result = told("replay", "-u", "ada", "--all", "--limit", "2")
+    assert [int(line.split()[0]) for line in result.stdout.splitlines()] == [2, 3]
+    assert result.stderr == "more: muster replay --all --from=4 --user=ada --limit=2\n"
+    rest = told(*result.stderr.split()[2:])
+    assert [int(line.split()[0]) for line in rest.stdout.splitlines()] == [4, 5]
+    assert told("replay", "--limit", "8").stderr == ""  # that was all of it
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--user", "nobody"], 0, "nothing here is told with --user nobody"),
+        (["--job", "6", "--to", "3"], 0, "nothing here is told with --job 6"),
+        (["--job", "999"], 3, "no job 999"),
+        (["--job", "3"], 3, "no job 3"),
+        (["--queue", "nope"], 3, "no queue nope: there are default"),
+        (["--node", "node-9"], 3, "no node node-9"),
+        (["--until-event", "NodeLost"], 3, "no NodeLost came: this was all of it"),
+        (["--until-event", "NodeLost", "--user", "nobody"], 3, "no NodeLost came: this was all of it"),
+        (["--until-event", "jobpremted"], 2, "'jobpremted' is none of ClockAdvanced, "),
+        (["--until-event", "10"], 2, "entry 10 is in the future: the log ends at entry 9"),
+        (["--from", "5", "--until-event", "4"], 2, "entry 4 is before entry 5, at which it begins"),
+    ],
+)
+def test_what_is_not_in_the_log_is_said(told: Muster, words: list[str], code: int, said: str) -> None:
+    result = told("replay", *words)
+    assert (result.exit_code, said in result.stderr) == (code, True), result.output
+
+
+def test_an_aside_ends_a_story_and_is_told(told: Muster) -> None:
+    result = told("replay", "--until-event", "StartWorker")
+    assert [int(line.split()[0]) for line in result.stdout.splitlines()] == [1, 2, 3, 4]
 
 
 def test_commands_are_told_where_they_are_asked_for(told: Muster) -> None:
@@ -126,6 +165,8 @@ def test_pauses_are_told(muster: Muster, server: Background) -> None:
         (["--from", "rubbish"], "from is wrong"),
         (["--export", "x", "--import", "y"], "exclude each other"),
         (["--export", "x", "--job", "2"], "it goes without --job"),
+        (["--export", "x", "--until-event", "2"], "it goes without --until-event"),
+        (["--export", "x", "--limit", "2"], "it goes without --limit"),
         (["--import", "x", "--from", "2"], "an import is opened whole"),
         (["--listen", "127.0.0.1:7000"], "--listen says where an import listens"),
         (["--import", "x", "--listen", "nowhere"], "'nowhere' is no address"),
@@ -184,6 +225,16 @@ def test_an_export_is_a_file_that_proves_itself(
     assert path.stat().st_mode & 0o777 == 0o600  # jobs' variables are in it
     again = told("replay", "--export", str(path))
     assert (again.exit_code, "is there already" in again.stderr) == (4, True)
+
+
+def test_an_export_goes_into_a_pipe(told: Muster, server: Background, tmp_path: Path) -> None:
+    path = tmp_path / "piped.jsonl"
+    with path.open("wb") as file:
+        program = [sys.executable, "-c", "from muster.api.cli import main; main()"]
+        words = ["replay", "--export", "-", "--server", server.harness.url]
+        done = subprocess.run([*program, *words], stdout=file, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr.decode()) == (0, "muster: entries 1 to 9 are written\n")
+    assert audit(ExportSource(path)).ok
 
 
 def test_an_export_of_a_window_has_the_state_before_it(told: Muster, server: Background, tmp_path: Path) -> None:
