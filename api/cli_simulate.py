@@ -30,7 +30,8 @@ STEP: Final = 500
 FREE: Final = ("srtf", "srsf", "las")
 POLICIES: Final = ("fifo", "fjf", "easy", "conservative", "sjf", *FREE, "fair")
 RULES: Final = ("best-fit", "fragmentation", "tight", "spread")
-OF_TRACES: Final = ("nodes", "gpus_per_node", "policy", "preemption", "since", "until")
+OF_NODES: Final = ("nodes", "gpus_per_node")
+OF_TRACES: Final = ("policy", "preemption", "since", "until")
 OF_FILLINGS: Final = ("arrivals", "seed")
 
 
@@ -103,6 +104,7 @@ def simulate(
         check_picture(plot)
     try:
         if tasks is not None:
+            _refuse(OF_NODES, "is for --trace: the cluster that tasks fill is a --node-file")
             _refuse(OF_TRACES, "is for --trace: the tasks of a filling come one by one, and none leaves")
             shown = _fill(tasks, node_file, arrivals, seed, placement)
         else:

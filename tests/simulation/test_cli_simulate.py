@@ -147,6 +147,7 @@ def texts(picture: Path) -> set[str]:
         (["--trace", "jobs", "--nodes", "1", "--placement", "random"], 2, "--placement random is for --tasks"),
         (["--trace", "jobs", "--nodes", "1", "--seed", "1"], 2, "--seed is for --tasks"),
         (["--trace", "jobs", "--nodes", "1", "--plot", "no/such/folder.svg"], 2, "there is no folder"),
+        (["--tasks", "tasks", "--nodes", "3"], 2, "the cluster that tasks fill is a --node-file"),
         (["--tasks", "tasks", "--policy", "easy"], 2, "--policy is for --trace"),
         (["--tasks", "tasks", "--arrivals", "orders"], 2, "--node-file FILE, the cluster, goes with --tasks"),
         (["--tasks", "tasks", "--node-file", "nodes"], 2, "--arrivals FILE, the orders of arrival, goes with --tasks"),
