@@ -13,7 +13,7 @@ from muster.api.audit_parts import audit_log, audit_mirror
 from muster.api.clients import CLIENTS, write_part
 from muster.api.log_views import AuditProgress, AuditView, audit_view
 from muster.api.problems import ApiError, bad_parameter
-from muster.api.service import SERVICE, Service, placed
+from muster.api.service import SERVICE, Service, range_of
 from muster.api.streams import NDJSON_TYPE
 from muster.events.log import LogError
 from muster.projections.audit_report import AuditReport
@@ -32,12 +32,13 @@ class _AuditEndedError(Exception):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What is to be audited: `last` = None is the end."""
+    """What is to be audited: `last` = None is the end. `empty` says that nothing is."""
 
     source: str
     first: int
     last: int | None
     expect: str
+    empty: str
 
 
 class _Running:
@@ -52,6 +53,10 @@ class _Running:
 
     async def run(self) -> AuditView:
         """The report. One audit runs at a time. Raises ApiError."""
+        asked = self._asked
+        if asked.empty and not asked.expect:
+            text = [f"{asked.empty}: there is nothing to audit"]
+            return AuditView(True, asked.source, AuditReport(asked.first, asked.first - 1), text)  # noqa: FBT003
         async with self._lock:
             try:
                 report = await asyncio.to_thread(self._work, asyncio.get_running_loop())
@@ -61,7 +66,7 @@ class _Running:
                 raise ApiError(503, "log_unavailable", "the log could not be read", detail=str(error)) from error
             finally:
                 self._ended.set()
-        return audit_view(report, self._asked.source)
+        return audit_view(report, asked.source)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> AuditReport:
         asked, log, path = self._asked, self._service.log, self._service.store.path
@@ -109,12 +114,9 @@ async def _asked(request: web.Request, service: Service) -> _Asked:
     source = query.get("source", "log")
     if source not in ("log", "mirror"):
         raise bad_parameter("source", f"{source[:40]!r} is neither log nor mirror")
-    start = service.store.origin + 1
-    first = (await placed(service, query["from"], "from", begins=True))[0] if "from" in query else start
-    last = (await placed(service, query["to"], "to"))[0] if "to" in query else None
-    if last is not None and last < first:
-        raise bad_parameter("to", f"entry {last} is before entry {first}, at which the audit begins")
-    return _Asked(source, first, last, query.get("expect", ""))
+    asked = await range_of(service, query.get("from"), query.get("to"))
+    last = asked.last if "to" in query or asked.empty else None
+    return _Asked(source, asked.first, last, query.get("expect", ""), asked.empty)
 
 
 async def _streamed(request: web.Request, running: _Running, last: int) -> web.StreamResponse:

@@ -59,6 +59,8 @@ def _head(found: Json, day: str, *, is_all: bool) -> str:
 
 
 def _entry(entry: Json, day: str) -> str:
+    if entry["sequence"] == 0:
+        return f"{moment(entry['time'], day)} UTC, when nothing was there: the log begins later"
     return (f"{moment(entry['time'], day)} UTC, " if entry["time"] else "") + f"entry {entry['sequence']}"
 
 

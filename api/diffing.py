@@ -79,7 +79,7 @@ async def show_diff(request: web.Request) -> web.Response:
     limit = integer(request, "limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
     if "from" not in request.query:
         raise bad_parameter("from", "it is needed: the moment to compare with, such as -10m")
-    asked = [await placed(service, request.query.get(name, "now"), name) for name in ("from", "to")]
+    asked = [await placed(service, request.query.get(name, "now"), name, may_precede=True) for name in ("from", "to")]
     (first, first_ns), (second, second_ns) = sorted(asked)
     before, after = (await service.past.state_at(first)).cluster, (await service.past.state_at(second)).cluster
     left, passed_over = await _left(service, before.state, after.state)

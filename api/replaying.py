@@ -15,11 +15,12 @@ from muster.api.log_views import UNREADABLE, EventView, event_view
 from muster.api.parameters import flag, integer, names
 from muster.api.problems import ApiError, bad_parameter
 from muster.api.reading import live_job
-from muster.api.service import SERVICE, Service, placed, see_minimum
+from muster.api.service import SERVICE, Range, Service, range_of, see_minimum
 from muster.api.story import Teller, Told
 from muster.api.streams import NDJSON_TYPE
-from muster.events.log import Entry
+from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.subjects import WRITERS, kebab
+from muster.projections.audit_passes import end_of_pass
 from muster.projections.exports import entry_line, header_line, header_of, with_chains
 from muster.projections.fold import Fold
 from muster.projections.mirror import CHUNK, Mirror, MirrorRow
@@ -49,8 +50,9 @@ async def replay(request: web.Request) -> web.StreamResponse:
     wanted, until = _wanted(request), _kind_of_end(request)
     if "job" in request.query:
         await live_job(service, integer(request, "job", 0, 1))
-    first, last = await _window(request, service)
-    if "until_event" in request.query and not until:
+    asked = await _window(request, service)
+    first, last = asked.first, asked.last
+    if "until_event" in request.query and not until and not asked.empty:
         last = _last_of(request, service, first, last)
     return await _stream(request, last, _story(service, first, last, wanted, until))
 
@@ -58,19 +60,19 @@ async def replay(request: web.Request) -> web.StreamResponse:
 async def export(request: web.Request) -> web.StreamResponse:
     """The log, or a window of it, as a file that can be imported and audited."""
     service = request.app[SERVICE]
-    first, last = await _window(request, service)
-    return await _stream(request, last, _exported(service, first, last))
+    asked = await _window(request, service)
+    if asked.empty and request.query.keys() & {"from", "to"}:
+        raise bad_parameter("from" if "from" in request.query else "to", asked.empty)
+    last = asked.last
+    if last >= asked.first:
+        last = end_of_pass(last, await service.entries(last, BATCH_LIMIT + 1))
+    return await _stream(request, last, _exported(service, asked.first, last))
 
 
-async def _window(request: web.Request, service: Service) -> tuple[int, int]:
-    """The first and last entry asked for; all of them where nothing is said. Raises ApiError."""
+async def _window(request: web.Request, service: Service) -> Range:
+    """The entries asked for; all of them where nothing is said. Raises ApiError."""
     await see_minimum(request)
-    query, start = request.query, service.store.origin + 1
-    first = (await placed(service, query["from"], "from", begins=True))[0] if "from" in query else start
-    last = (await placed(service, query["to"], "to"))[0] if "to" in query else service.state.sequence
-    if last < first and "to" in query:
-        raise bad_parameter("to", f"entry {last} is before entry {first}, at which it begins")
-    return first, last
+    return await range_of(service, request.query.get("from"), request.query.get("to"))
 
 
 async def _stream(request: web.Request, last: int, parts: AsyncGenerator[bytes, None]) -> web.StreamResponse:

@@ -22,7 +22,7 @@ from muster.core.state import State
 from muster.events.log import Entry, Log
 from muster.node_agent.link import LogAsk
 from muster.projections.follower import Follower
-from muster.projections.moments import BeforeLogError, MomentError, parse_moment
+from muster.projections.moments import BeforeLogError, MomentError, nothing_between, parse_moment
 from muster.projections.read_models import mentioned_jobs
 from muster.projections.store import Store
 from muster.projections.timetravel import TimeTravel
@@ -132,15 +132,54 @@ async def moment_of(request: web.Request) -> Moment:
     return Moment(cluster, max(time_ns, cluster.state.timestamp_ns), past=True)
 
 
-async def placed(service: Service, text: str, name: str = "at", *, begins: bool = False) -> tuple[int, int]:
+class Range(NamedTuple):
+    """The entries from one moment to another; of what it was asked for by times, these (ns; else 0). In an `empty` one
+    the last entry is the one before the first."""
+
+    first: int
+    last: int
+    began_ns: int
+    until_ns: int
+    empty: str  # that nothing happened in it, in words
+
+
+async def range_of(service: Service, begin: str | None, end: str | None) -> Range:
+    """The entries from the moment of a parameter `from` to that of a parameter `to`, all of them where they are None: a
+    time before the log is its beginning. Raises ApiError, also where the end is before the beginning."""
+    now_ns = service.now_ns()
+    first, last = service.store.origin + 1, service.state.sequence
+    name, began, until = "from", None, None
+    try:
+        if begin is not None:
+            began = parse_moment(begin, now_ns)
+            first = await service.past.resolve_beginning(begin, now_ns)
+        name = "to"
+        if end is not None:
+            until = parse_moment(end, now_ns)
+            last = await service.past.resolve(end, now_ns)
+    except BeforeLogError:
+        last = service.store.origin
+    except MomentError as error:
+        raise bad_parameter(name, str(error)) from error
+    if began is not None and until is not None and last < first:
+        if began.sequence is not None or until.sequence is not None:
+            raise bad_parameter("to", f"entry {last} is before entry {first}, at which it begins")
+        if until.time_ns < began.first_ns:
+            raise bad_parameter("to", f"{end} is before {begin}, at which it begins")
+    empty = nothing_between(begin, end) if last < first else ""
+    return Range(first, max(last, first - 1), began.first_ns if began else 0, until.time_ns if until else 0, empty)
+
+
+async def placed(service: Service, text: str, name: str = "at", *, may_precede: bool = False) -> tuple[int, int]:
     """The sequence that the moment of a parameter of that `name` names, and where it is a time, that time (else 0). A
-    range that `begins` at a time before the log does begins with its first entry."""
+    time that `may_precede` the log is before its first entry."""
     now_ns = service.now_ns()
     try:
         return await service.past.resolve(text, now_ns), parse_moment(text, now_ns).time_ns
     except MomentError as error:
-        if begins and isinstance(error, BeforeLogError):
-            return service.store.origin + 1, 0
+        origin = service.store.origin
+        if may_precede and isinstance(error, BeforeLogError):
+            return origin, 0 if origin else parse_moment(text, now_ns).time_ns
         raise bad_parameter(name, str(error)) from error
 
 

@@ -19,7 +19,7 @@ from muster.api.explaining import explanation_lines
 from muster.api.forecasting import beside_the_loop
 from muster.api.parameters import flag, user_of
 from muster.api.problems import ApiError, FieldError
-from muster.api.service import MIN_SEQ_WAIT_S, SERVICE, Service, moment_of, placed
+from muster.api.service import MIN_SEQ_WAIT_S, SERVICE, Service, moment_of, range_of
 from muster.api.submissions import check_capacity, check_queue
 from muster.api.times import rfc3339
 from muster.api.whatif_program import Question, Reply
@@ -102,10 +102,11 @@ async def what_if(request: web.Request) -> web.Response:
     its own."""
     service = request.app[SERVICE]
     body, policy, queues = _read(await read_json(request))
-    first, began_ns = await placed(service, body.begin, "from", begins=True)
-    last, until_ns = await placed(service, body.end or "now", "to")
+    asked = await range_of(service, body.begin, body.end or "now")
+    first = max(asked.first - 1, service.store.origin + 1) if asked.began_ns else asked.first
+    last, began_ns, until_ns = asked.last, asked.began_ns, asked.until_ns
     if first >= last:
-        raise _wrong("/from", f"it must be before the end: it is entry {first}, and the end is entry {last}")
+        raise _wrong("/from", asked.empty or f"nothing happens in this window: entry {first} is its end too")
     if last - first > WINDOW_MOST:
         raise _wrong("/from", f"the window has {last - first} entries; at most {WINDOW_MOST} are run again")
     kinds = _kinds(body.add_nodes)

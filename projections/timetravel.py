@@ -13,7 +13,7 @@ from typing import Final
 from muster.events.log import Log
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import CHUNK, Mirror, Snapshot
-from muster.projections.moments import BeforeLogError, MomentError, parse_moment, second_text
+from muster.projections.moments import BeforeLogError, MomentError, dated, parse_moment, second_text
 from muster.projections.replay import collector_at_rest, fold_at, snapshot_of
 from muster.projections.schema import StoreError
 from muster.projections.snapshots import SPACING_ENTRIES, spacing_entries
@@ -33,8 +33,19 @@ async def resolve_moment(store: Store, log: Log, at: str, now_ns: int) -> int:
         return await _check_sequence(store, log, named.sequence)
     sequence = await _sequence_at(store, log, named.time_ns)
     if sequence <= store.origin:
-        raise BeforeLogError(f"{at} is before the first entry of the log{await _beginning(store, log)}")
+        which = dated(at, named.time_ns)
+        raise BeforeLogError(f"{which} is before the first entry of the log{await _beginning(store, log)}")
     return sequence
+
+
+async def resolve_beginning(store: Store, log: Log, at: str, now_ns: int) -> int:
+    """The first entry of a range that begins at a moment: the sequence that it names, or the first one at or after that
+    time, which is yet to come where nothing has happened since. Raises MomentError for what is no moment, lies in the
+    future, or is a sequence before the first one; LogError."""
+    named = parse_moment(at, now_ns)
+    if named.sequence is not None:
+        return await _check_sequence(store, log, named.sequence)
+    return max(await _sequence_at(store, log, named.first_ns - 1), store.origin) + 1
 
 
 async def _beginning(store: Store, log: Log) -> str:
@@ -118,6 +129,10 @@ class TimeTravel:
     async def resolve(self, at: str, now_ns: int) -> int:
         """As `resolve_moment`."""
         return await resolve_moment(self._store, self._log, at, now_ns)
+
+    async def resolve_beginning(self, at: str, now_ns: int) -> int:
+        """As the function `resolve_beginning`."""
+        return await resolve_beginning(self._store, self._log, at, now_ns)
 
     async def state_at(self, sequence: int) -> Fold:
         """As the function `state_at`, but shared between callers, who must not change it."""

@@ -58,8 +58,11 @@ async def test_a_range_that_begins_before_the_log_begins_with_its_first_entry(
         lines = [json.loads(line) async for line in told.content]
     assert told.status == 200
     assert (int(lines[0]["sequence"]), int(lines[-1]["sequence"])) == (1, last)
-    problem = await _audit(http, 400, {"to": "-2h"})
-    assert "is before the first entry of the log" in problem["errors"][0]["detail"]
+    nothing = await _audit(http, 200, {"from": "-3h", "to": "-2h"})
+    assert (nothing["ok"], nothing["report"]["entries"]) == (True, 0)
+    assert nothing["text"] == ["nothing happened between -3h and -2h: there is nothing to audit"]
+    told_of = await _audit(http, 200, {"to": "-2h", "expect": f"9:{'0' * 32}"})
+    assert (told_of["ok"], told_of["report"]["findings"][0]["kind"]) == (False, "expect")
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def test_at_takes_a_moment_of_two_words(muster: Muster) -> None:
 
 
 def test_what_is_no_moment_is_told_with_the_forms(muster: Muster) -> None:
-    result = muster("at", "tomorrow", "queue")
+    result = muster("at", "someday", "queue")
     assert result.exit_code == 2
-    assert "'tomorrow' is no moment: write a sequence (1042), a time" in result.stderr
+    assert "'someday' is no moment: write a sequence (1042), a time" in result.stderr
     assert "what is to be run as of yesterday 14:05?" in muster("at", "yesterday", "14:05").stderr
 
 
@@ -86,5 +86,6 @@ def test_diff_of_one_moment_with_itself_and_of_too_many(muster: Muster) -> None:
     assert "given last, but the earlier one" in muster("diff", "now", "1").output
     result = muster("diff", "1", "2", "3")
     assert (result.exit_code, "'3' is left over" in result.stderr) == (2, True)
-    assert "-1h30m is before the first entry" in muster("diff", "-1h30m", "now").stderr
+    whole = muster("diff", "-1h30m", "now")
+    assert (whole.exit_code, "1 came" in whole.output, "the log begins later" in whole.output) == (0, True, True)
     assert "--limit" in muster("diff", "--help").output

@@ -1,6 +1,7 @@
 """What reads show of a past moment: jobs that had left the state by then, samples of then, and what they cannot."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -222,6 +223,66 @@ async def test_a_diff_counts_those_that_came_and_left_in_between(harness: Harnes
     assert found["jobs"][1]["before"] is None
     every = await get(http, "/v1/diff", **{"from": before})
     assert [job["id"] for job in every["jobs"]] == [last, *reversed(passing), waited]
+
+
+# -- ranges ---------------------------------------------------------------------------------------------------------
+
+
+async def minutes_apart(harness: Harness) -> None:
+    """Entries 1 and 2 in the second 22:20:00, 3 to 5 in 22:21:00, and 6 in 22:23:00."""
+    begun_ns = 1_700_000_400 * SECOND_NS  # 2023-11-14 22:20:00
+    for offset_ns in (100, 200, 60 * SECOND_NS + 5, 60 * SECOND_NS + 6, 61 * SECOND_NS - 1, 180 * SECOND_NS):
+        harness.log._clock = lambda now_ns=begun_ns + offset_ns: now_ns  # type: ignore[misc]
+        await harness.append(ClockAdvanced())
+    await mirrored(harness)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "told"),
+    [
+        (":20:00", None, [1, 2, 3, 4, 5, 6]),
+        (":21:00", None, [3, 4, 5, 6]),
+        (":21:00", ":21:00", [3, 4, 5]),
+        (":20:30", ":21:00", [3, 4, 5]),
+        (":20:01", ":20:59", []),
+        (":21:01", ":22:59", []),
+        (":21:01", None, [6]),
+        (":20:00", ":20:00", [1, 2]),
+        (":00:00", ":20:00", [1, 2]),
+        (":00:00", ":10:00", []),
+        (":23:01", None, []),
+        ("4", ":21:00", [4, 5]),
+        (":20:00", "2", [1, 2]),
+    ],
+)
+async def test_a_range_of_times_has_the_entries_that_a_list_shows_at_them(
+    harness: Harness, http: aiohttp.ClientSession, begin: str, end: str | None, told: list[int]
+) -> None:
+    await minutes_apart(harness)
+
+    def at(text: str) -> str:
+        return f"2023-11-14 22{text}" if text.startswith(":") else text
+
+    window = {"from": at(begin)} | ({"to": at(end)} if end else {})
+    async with http.get("/v1/replay", params={**window, "all": "1"}) as answer:
+        assert (answer.status, [int(json.loads(line)["sequence"]) async for line in answer.content]) == (200, told)
+    async with http.get("/v1/export", params=window) as answer:
+        lines = (await answer.text()).splitlines()
+    if told:
+        header = json.loads(lines[0])
+        assert (header["first"], header["last"], len(lines) - 1) == (told[0], told[-1], len(told))
+    else:
+        happened = f"happened between {at(begin)} and" if end else f"nothing has happened since {at(begin)}"
+        assert (answer.status, happened in lines[0]) == (400, True)
+
+
+async def test_a_diff_that_begins_before_the_log_begins_with_nothing(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    await harness.add_node("node-1")
+    found = await get(http, "/v1/diff", **{"from": "-2h"})
+    assert (found["before"]["sequence"], found["after"]["sequence"]) == (0, 1)
+    assert [(node["node"], node["before"]) for node in found["nodes"]] == [("node-1", None)]
 
 
 @pytest.mark.parametrize(

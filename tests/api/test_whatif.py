@@ -143,7 +143,7 @@ def test_a_node_more_runs_both_and_the_picture_shows_both_courses(site: Site) ->
         (["--from", "4", "submit", "--gpus", "1"], Exit.USAGE, "`muster whatif submit --at WHEN`"),
         (["--add-nodes", "1x1xA", "--from", "2", "--plot", "a.png"], Exit.USAGE, "--plot a.svg"),
         (["--add-nodes", "1x1xA100-80GB"], Exit.USAGE, "--from WHEN"),
-        (["--add-nodes", "1x1xA100-80GB", "--from", "4", "--to", "3"], Exit.USAGE, "it must be before the end"),
+        (["--add-nodes", "1x1xA100-80GB", "--from", "4", "--to", "3"], Exit.USAGE, "entry 3 is before entry 4"),
         (["--add-nodes", "1x1xA100-80GB", "--from", "soon"], Exit.USAGE, "'soon' is no moment"),
         (["--add-nodes", "plenty", "--from", "2"], Exit.USAGE, "--add-nodes: 'plenty' is not NODESxDEVICESxMODEL"),
         (["--add-nodes", "9x9x9", "--from", "2"], Exit.USAGE, "'9' is not a model"),

@@ -23,6 +23,7 @@ def utc_ns(text: str) -> int:
         ("-90s", "2026-01-31 15:58:30.5"),
         ("-1h30m", "2026-01-31 14:30:00.5"),
         ("-1d2h3m4s", "2026-01-30 13:56:56.5"),
+        ("-1w", "2026-01-24 16:00:00.5"),
         ("today", "2026-01-31 00:00:00.0"),
         ("yesterday", "2026-01-30 00:00:00.0"),
         ("2025-12-31", "2025-12-31 00:00:00.0"),
@@ -48,7 +49,26 @@ def utc_ns(text: str) -> int:
     ],
 )
 def test_times(written: str, meant: str) -> None:
-    assert parse_moment(written, NOW_NS) == (None, utc_ns(meant))
+    named = parse_moment(written, NOW_NS)
+    assert (named.sequence, named.time_ns) == (None, utc_ns(meant))
+
+
+@pytest.mark.parametrize(
+    ("written", "first"),
+    [
+        ("14:05:00", "2026-01-31 14:05:00.0"),
+        ("14:05:00.123", "2026-01-31 14:05:00.123"),
+        ("yesterday 14:05", "2026-01-30 14:05:00.0"),
+        ("16:00:00", "2026-01-31 16:00:00.0"),
+        ("16:00:01", "2026-01-30 16:00:01.0"),
+        ("2026-01-02T03:04:05.5Z", "2026-01-02 03:04:05.5"),
+        ("-90s", "2026-01-31 15:58:30.5"),
+        ("today", "2026-01-31 00:00:00.0"),
+        ("now", "2026-01-31 16:00:00.5"),
+    ],
+)
+def test_a_range_that_begins_at_a_time_takes_in_all_that_a_list_shows_then(written: str, first: str) -> None:
+    assert parse_moment(written, NOW_NS).first_ns == utc_ns(first)
 
 
 def test_a_number_is_a_sequence() -> None:
@@ -72,7 +92,15 @@ def test_a_number_is_a_sequence() -> None:
         ("yesterday ", "no moment"),
         ("yesterday14:05", "no moment"),
         ("2026-01-0203:04:05", "no moment"),
-        ("tomorrow", "no moment"),
+        ("tomorrow", "tomorrow is in the future"),
+        ("tomorrow 9:00", "in the future"),
+        ("someday", "no moment: write a sequence"),
+        ("10m", "no moment: did you mean -10m?"),
+        ("1h30m", "did you mean -1h30m?"),
+        ("-5", "did you mean -5m?"),
+        ("-1W", "did you mean -1w?"),
+        ("NOW", "did you mean now?"),
+        ("Yesterday", "did you mean yesterday?"),
         ("1.5", "no moment"),
         ("-10", "no moment"),
         ("-1m30", "no moment"),
