@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -18,6 +17,7 @@ from muster.api.client import RefusedError, UnreachableError
 from muster.api.keys import until_quit
 from muster.api.top_text import Shown, json_of, screen
 
+INTERVAL_S: Final = 2.0
 ACTIVE: Final = "CF,R,CG"
 JOBS_LIMIT: Final = 1000
 HOME: Final = "\x1b[H"
@@ -30,27 +30,31 @@ CLEAR_LINE: Final = "\x1b[K"
         "muster top",
         "muster top --node node-1",
         "muster top --user ada --interval 10",
+        "muster top --interval 60 >> devices.txt",
         "muster top --once",
         "muster top --at yesterday",
     )
 )
 @click.option("--node", metavar="NODE", help="Only this node's devices.")
 @click.option("--user", "-u", metavar="USER", help="Only devices that this user's jobs hold.")
-@click.option("--interval", metavar="SECONDS", type=Number(min=0.5), default=2.0, show_default=True, help="How often.")
+@click.option("--interval", metavar="SECONDS", type=Number(min=0.5), help="How often; every 2 s if left out.")
 @click.option("--once", is_flag=True, help="Show it once, and end.")
 @client_command(reads=True)
-def top(session: Session, node: str | None, user: str | None, interval: float, *, once: bool) -> None:
+def top(session: Session, node: str | None, user: str | None, interval: float | None, *, once: bool) -> None:
     """Show the devices live: memory, load, temperature, power, and whose jobs hold them. `q` or Ctrl-C ends it. With
-    --json, an object a line. With --at, once: as it was then."""
-    look = partial(_look, session, node, user)
-    once = once or session.at is not None
+    --json, an object a line. Once: with --at, as it was then; of an import, as it ends; and where it goes into a file
+    or a pipe, unless --interval says how often."""
+    over = "" if session.at is not None else str(session.client.get("/healthz").get("read_only") or "")
+    look = partial(_look, session, node, user, over)
+    live = sys.stdout.isatty()
+    once = once or session.at is not None or bool(over) or not (live or interval)
     with suppress(KeyboardInterrupt):
-        if once or session.as_json or not sys.stdout.isatty():
+        if once or session.as_json or not live:
             _print(session, look())
             if not once:
-                _go_on_printing(session, look, interval)
+                _go_on_printing(session, look, interval or INTERVAL_S)
         else:
-            _live(look, interval)
+            _live(look, interval or INTERVAL_S)
 
 
 Look = Callable[[], tuple[Shown, int]]
@@ -100,8 +104,9 @@ def _again(look: Look) -> tuple[Shown, int]:
         raise _AwayError(str(error)) from error
 
 
-def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, int]:
-    """What there is now, or was at the moment asked for, and the sequence of the log that it stands for."""
+def _look(session: Session, node: str | None, user: str | None, over: str) -> tuple[Shown, int]:
+    """What there is now, or was at the moment asked for, and the sequence of the log that it stands for. `over` says
+    why nothing goes on here ("" = it does)."""
     if node is None:
         page = session.read("/v1/nodes")
         nodes = page["nodes"]
@@ -113,14 +118,15 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
     jobs = state["jobs"]
     waiting = jobs.pop("PENDING", 0)
     shown = Shown(
-        time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}" if session.at is None else state["time"],
+        time=state["now"] or "",
         nodes=nodes,
         jobs={row["id"]: row for row in queue["running"]},
         running=sum(jobs.get(phase, 0) for phase in ("STARTING", "RUNNING", "STOPPING")),
         waiting=waiting,
         user=user,
-        is_past=session.at is not None,
+        is_past=session.at is not None or bool(over),
         unsampled=page["unsampled"],
+        over=over,
     )
     return shown, int(page["sequence"])
 
@@ -128,9 +134,8 @@ def _look(session: Session, node: str | None, user: str | None) -> tuple[Shown, 
 def _print(session: Session, looked: tuple[Shown, int]) -> None:
     """One look: as a JSON object, or as text."""
     shown, sequence = looked
-    past = (
-        f"as it was after entry {sequence}{f'; {shown.unsampled}' if shown.unsampled else ''}" if shown.is_past else ""
-    )
+    notes = (shown.over, f"as it was after entry {sequence}", shown.unsampled) if shown.is_past else ()
+    past = "; ".join(filter(None, notes))
     click.echo(json.dumps(json_of(shown, sequence)) if session.as_json else screen(shown, width(), 0, past))
 
 

@@ -153,6 +153,6 @@ def _greet(options: ImportOptions, url: str, service: Service) -> None:
         f"  export MUSTER_SERVER={url}\n"
         "  muster queue\n"
         "  muster replay\n"
-        "  muster at -10m nodes\n"
+        f"  muster at {(first + state.sequence) // 2} nodes\n"
         "\nCtrl-C ends it."
     )

@@ -18,8 +18,9 @@ READY_TIMEOUT_S: Final = 3.0
 
 async def healthz(request: web.Request) -> web.Response:
     """The process runs."""
-    sequence = request.app[SERVICE].state.sequence
-    return answer(HealthView("ok", sequence, __version__), sequence)
+    service = request.app[SERVICE]
+    sequence = service.state.sequence
+    return answer(HealthView("ok", sequence, __version__, service.read_only), sequence)
 
 
 async def readyz(request: web.Request) -> web.Response:
@@ -34,4 +35,4 @@ async def readyz(request: web.Request) -> web.Response:
     if last - sequence > READY_LAG_ENTRIES:
         detail = f"it is at entry {sequence} of {last}"
         raise ApiError(503, "not_ready", "the state is still catching up", detail=detail, retry_after_s=1)
-    return answer(HealthView("ready", sequence, __version__), sequence)
+    return answer(HealthView("ready", sequence, __version__, service.read_only), sequence)

@@ -152,6 +152,9 @@ async def wait_job(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     timeout_s = seconds(request, "timeout", 30.0, WAIT_LIMIT_S)
     job = await find_job(request, await moment_of(request))
+    if service.read_only and job.phase not in ENDED:
+        step = "muster show says how it stood at its end"
+        raise ApiError(409, "read_only", f"job {job.id} does not end here", detail=service.read_only, next_step=step)
     try:
         async with request.app[CLIENTS].long_request(), asyncio.timeout(timeout_s):
             while job.phase not in ENDED:
@@ -183,8 +186,9 @@ async def show_queue(request: web.Request) -> web.Response:
 
 async def _look(request: web.Request, moment: Moment, nodes: list[str]) -> Look:
     """What these nodes are shown from, with what their devices did at that moment."""
-    samples = request.app[SERVICE].samples
-    seen = await samples.at(nodes, moment.now_ns) if moment.past else samples
+    service = request.app[SERVICE]
+    is_over = moment.past or bool(service.read_only)
+    seen = await service.samples.at(nodes, moment.now_ns) if is_over else service.samples
     return Look(moment.cluster, moment.now_ns, seen)
 
 
@@ -208,4 +212,4 @@ async def show_node(request: web.Request) -> web.Response:
 async def show_state(request: web.Request) -> web.Response:
     """The state in figures."""
     moment = await moment_of(request)
-    return answer(state_view(moment.state), moment.state.sequence)
+    return answer(state_view(moment.state, moment.now_ns), moment.state.sequence)

@@ -105,7 +105,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/v1/jobs/{id}/wait", reading.wait_job, "Wait for a job to end", JobView, ("timeout", "min_seq"),
-        problems=(404,), timeless="what is past has happened; the job itself takes at",
+        problems=(404, 409), timeless="what is past has happened; the job itself takes at",
     ),
     Route(
         "POST", "/v1/jobs/{id}/cancel", submissions.cancel, "Cancel a job", Accepted,

@@ -69,7 +69,7 @@ async def _serve(request: web.Request, source: Source, *, newest_first_page: boo
     if SSE_TYPE in accepted:
         return await _stream(request, source, _after(request, 0), last, sse=True, follow=last is None)
     if NDJSON_TYPE in accepted:
-        follow = flag(request, "follow") and last is None
+        follow = flag(request, "follow") and last is None and not request.app[SERVICE].read_only
         return await _stream(request, source, _after(request, 0), last, sse=False, follow=follow)
     after = _after(request, max(moment.state.sequence - limit, 0) if newest_first_page else 0)
     found = [entry for entry in await source(after, limit) if last is None or entry.sequence <= last]

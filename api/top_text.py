@@ -18,7 +18,8 @@ _LEAST: Final = 20
 
 class Shown(NamedTuple):
     """One moment (RFC 3339): the nodes, the jobs that run (rows by id), and how many run and wait in all. `unsampled`
-    says why nothing sampled is shown of a past one ("" = it is)."""
+    says why nothing sampled is shown of a past one ("" = it is), `over` why nothing can follow it ("" = something
+    may)."""
 
     time: str
     nodes: list[Json]
@@ -28,6 +29,7 @@ class Shown(NamedTuple):
     user: str | None = None
     is_past: bool = False
     unsampled: str = ""
+    over: str = ""
 
     def has(self, device: Json) -> bool:
         """Whether a device is one that was asked for."""

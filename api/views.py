@@ -107,11 +107,13 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 class StateView(msgspec.Struct, frozen=True):
-    """The state in figures, with the chain hash that proves which log it follows from."""
+    """The state in figures, with the chain hash that proves which log it follows from. `time` is that of its last
+    entry, `now` the moment that is looked at: the present, or the one asked for."""
 
     sequence: int
     chain: str
     time: str | None
+    now: str | None
     leader: str
     fence: int
     jobs: dict[str, int]
@@ -133,11 +135,13 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class HealthView(msgspec.Struct, frozen=True):
-    """Whether this server is well, and how far it has come."""
+    """Whether this server is well, and how far it has come. `read_only` says why nothing can be written to it ("" = it
+    can be)."""
 
     status: str
     sequence: int
     version: str
+    read_only: str
 
 
 def nodes_of(attempt: Attempt | None) -> list[str]:
@@ -276,8 +280,8 @@ def _waiting(cluster: Cluster) -> list[int]:
     return [*first, *behind]
 
 
-def state_view(state: State) -> StateView:
-    """The state in figures."""
+def state_view(state: State, now_ns: int) -> StateView:
+    """The state in figures, as of `now_ns`."""
     jobs: dict[str, int] = {}
     for job in state.jobs.values():
         jobs[job.phase] = jobs.get(job.phase, 0) + 1
@@ -288,6 +292,7 @@ def state_view(state: State) -> StateView:
         sequence=state.sequence,
         chain=state.chain.hex(),
         time=rfc3339_or_none(state.timestamp_ns),
+        now=rfc3339_or_none(now_ns),
         leader=state.leader,
         fence=state.fence,
         jobs=dict(sorted(jobs.items())),

@@ -369,6 +369,17 @@ def test_a_server_that_is_away_is_one_line_of_the_frame(capsys: pytest.CaptureFi
     ]
 
 
+def test_top_into_a_pipe_is_one_picture_unless_it_is_said_how_often(
+    muster: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_on(_duration_s: float) -> None:
+        raise AssertionError("it was to end")
+
+    monkeypatch.setattr("muster.api.cli_top.time.sleep", go_on)
+    assert muster("top").stdout.count("nodes 1 of 1 take work") == 1
+    assert len(muster("top", "--json").stdout.splitlines()) == 1
+
+
 def test_top_outlives_a_server_that_is_away(muster: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     get = Client.get

@@ -1,6 +1,7 @@
 """An export, opened again, answers every read as the server did that it is from; and takes no writes."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,10 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 from api_harness import DEADLINE_S, Harness
+from click.testing import CliRunner, Result
 
+from muster.api.cli import main
 from muster.api.imported import ImportOptions, imported
 from muster.api.parts import Tasks
 from muster.api.routes import ROUTES, WRITERS
+from muster.api.times import rfc3339
 from muster.events import types as t
 from muster.events.policy import QueueSpec
 from muster.projections.exports import ExportSource
@@ -155,6 +159,36 @@ async def test_an_import_takes_no_writes(harness: Harness, http: aiohttp.ClientS
         async with copy.get("/v1/jobs/3/logs") as answer:
             assert answer.status == 503
         assert await text_of(copy, "/v1/export") == before
+
+
+async def test_nothing_goes_on_in_an_import(harness: Harness, http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    """Nobody waits there for what cannot come: a job's end, an entry, another picture."""
+    last = await some_history(harness, http)
+    file = await export(http, tmp_path / "log.jsonl")
+    jobs = [job["id"] for job in (await (await http.get("/v1/jobs")).json())["jobs"]]
+
+    async with imported(ImportOptions(file, "127.0.0.1", 0), Tasks()) as (server, _):
+
+        async def muster(*words: str) -> Result:
+            env = {"MUSTER_SERVER": server.url, "COLUMNS": None}
+            return await asyncio.to_thread(CliRunner().invoke, main, list(words), env=env)
+
+        waited = await muster("wait", str(jobs[0]))
+        assert waited.exit_code == 4
+        assert waited.stderr.splitlines() == [
+            f"muster: job {jobs[0]} does not end here: this is an import of log.jsonl",
+            "  muster show says how it stood at its end",
+        ]
+        assert (await muster("wait", str(jobs[-1]))).stdout.startswith(f"job {jobs[-1]} COMPLETED")
+        followed = await muster("events", "--follow", "--after", str(last - 1))
+        assert followed.stdout.count("\n") == 1
+        top = await muster("top", "--interval", "60")
+        lines = top.stdout.splitlines()
+        of_last = rfc3339(harness.log.entries[-1].timestamp_ns)
+        assert lines[0].startswith(f"{of_last[:10]} {of_last[11:19]} UTC  nodes ")
+        assert lines[1] == f"this is an import of log.jsonl; as it was after entry {last}; no samples are kept"
+        [picture] = (await muster("top", "--json", "--interval", "60")).stdout.splitlines()
+        assert (json.loads(picture)["time"], json.loads(picture)["unsampled"]) == (of_last, "no samples are kept")
 
 
 async def test_what_would_become_of_a_job_can_be_asked_of_an_import(
