@@ -12,6 +12,7 @@ from muster.api.cli_base import CommandError, Exit, Session, client_command, exa
 from muster.api.cli_cluster import json_lines
 from muster.api.client import Json, RefusedError
 from muster.api.table import clean
+from muster.projections.moments import MomentError, Named, nothing_between, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,20 +91,22 @@ def _of_server(session: Session, begin: str | None, end: str | None, expect: str
 def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Json:
     import msgspec  # noqa: PLC0415
 
-    from muster.api.log_views import audit_view  # noqa: PLC0415
+    from muster.api.log_views import AuditView, audit_view  # noqa: PLC0415
     from muster.projections.audit import audit as audited  # noqa: PLC0415
+    from muster.projections.audit_report import AuditReport  # noqa: PLC0415
     from muster.projections.exports import ExportSource  # noqa: PLC0415
     from muster.projections.replay import collector_at_rest  # noqa: PLC0415
     from muster.projections.schema import StoreError  # noqa: PLC0415
 
+    if not path.exists():
+        raise CommandError(f"{path}: no such file", Exit.NOT_FOUND)
     try:
         source = ExportSource(path)
-        first = _sequence(source, "--from", begin, source.first)
-        last = _sequence(source, "--to", end, source.position())
-        if first is None:
-            first = source.first
-        if last is None:
-            raise CommandError(f"--to: {end} is before the first entry of {path.name}", Exit.USAGE)
+        first, last = _range(source, begin, end)
+        if last == first - 1 and (begin or end) and not expect:
+            text = [f"{nothing_between(begin, end)}: there is nothing to audit"]
+            empty = AuditView(True, f"export {path.name}", AuditReport(first, last), text)  # noqa: FBT003
+            return dict(msgspec.to_builtins(empty))
         with _Bar() as bar, collector_at_rest():
             progress = lambda reached: bar.show(reached, last)  # noqa: E731 - its name says what it is
             report = audited(source, first, last, expect=expect, progress=progress, may_be_cut=True)
@@ -113,27 +116,38 @@ def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Jso
     return view
 
 
-def _sequence(source: "ExportSource", option: str, text: str | None, default: int) -> int | None:
-    """The entry of the file that a moment names; None for a time before its first."""
+def _range(source: "ExportSource", begin: str | None, end: str | None) -> tuple[int, int]:
+    """The first and the last entry of the file from one moment to another; the last is before the first where nothing
+    is in between. Raises CommandError."""
+    began, until = _named("--from", begin), _named("--to", end)
+    first, last = source.first, source.position()
+    if began is not None:
+        first = began.sequence if began.sequence is not None else _first_at(source, began.first_ns)
+    if until is not None:
+        last = until.sequence if until.sequence is not None else _first_at(source, until.time_ns + 1) - 1
+    if began is not None and until is not None and last < first:
+        are_times = began.sequence is None and until.sequence is None
+        if not are_times or until.time_ns < began.first_ns:
+            raise CommandError(f"--to: {end} is before {begin}, at which it begins", Exit.USAGE)
+    return first, last
+
+
+def _named(option: str, text: str | None) -> "Named | None":
     import time  # noqa: PLC0415
 
-    from muster.projections.moments import MomentError, parse_moment  # noqa: PLC0415
-
-    if text is None:
-        return default
     try:
-        named = parse_moment(text, time.time_ns())
+        return None if text is None else parse_moment(text, time.time_ns())
     except MomentError as error:
         raise CommandError(f"{option}: {error}", Exit.USAGE) from error
-    if named.sequence is not None:
-        return named.sequence
-    found: int | None = None
+
+
+def _first_at(source: "ExportSource", time_ns: int) -> int:
+    """The first entry of the file at or after a time; the one behind its last where there is none."""
     for rows in source.rows(source.first, source.position()):
         for row in rows:
-            if row.timestamp_ns > named.time_ns:
-                break
-            found = row.sequence
-    return found
+            if row.timestamp_ns >= time_ns:
+                return row.sequence
+    return source.position() + 1
 
 
 class _Bar(ExitStack):

@@ -32,12 +32,14 @@ from muster.api.cli_serve import run_program
 from muster.api.client import Json
 from muster.api.table import clean
 from muster.api.times import elapsed, moment, today
+from muster.projections.moments import nothing_between
 
 GAP_S: Final = 60
 """A pause in the log that is told."""
 LONG_ENTRIES: Final = 20_000
 DEFAULT_LISTEN: Final = "127.0.0.1:7078"
 _LISTEN: Final = re.compile(r"(?:(.+):)?([0-9]{1,5})")
+_OTHER_PACKERS: Final = (".zip", ".bz2", ".zst", ".7z", ".tar", ".tgz", ".txz", ".lz4", ".lzma", ".rar", ".z")
 _NDJSON: Final = {"Accept": "application/x-ndjson"}
 
 
@@ -154,6 +156,9 @@ def _say_nothing(session: Session, parameters: Json) -> None:
     if filters:
         given = " ".join(f"--{name} {parameters[name]}" for name in filters)
         click.echo(clean(f"muster: nothing here is told with {given}"), err=True)
+    elif parameters["from"] or parameters["to"]:
+        step = "" if parameters["all"] else " (--all tells commands and time going by too)"
+        click.echo(clean(f"muster: {nothing_between(parameters['from'], parameters['to'])}{step}"), err=True)
 
 
 def _shown(session: Session, chunks: Iterator[bytes], parameters: Json) -> Iterator[Json]:
@@ -161,11 +166,11 @@ def _shown(session: Session, chunks: Iterator[bytes], parameters: Json) -> Itera
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield from json_lines(chunks)
         return
-    last = int(session.client.get("/v1/state", {"at": parameters["to"]})["sequence"])
     events = json_lines(chunks)
     first = next(events, None)
     if first is None:
         return
+    last = int(session.client.get("/v1/state", {"at": parameters["to"]})["sequence"])
     reached = int(first["sequence"])
     with _bar(last - reached, "entries") as bar:
         yield first
@@ -186,6 +191,9 @@ def _bar(entries: int, label: str) -> Any:
 
 def _export(session: Session, window: Json, target: Path) -> None:
     piped = str(target) == "-"
+    if not piped and target.suffix.lower() in _OTHER_PACKERS:
+        step = "a name that ends in .gz or .xz compresses it"
+        raise CommandError(f"an export is JSON Lines, and no {target.suffix} file", Exit.USAGE, step)
     if not piped and os.path.lexists(target):
         raise _there_already(target)
     chunks = session.client.stream("/v1/export", window, _NDJSON)
@@ -204,11 +212,13 @@ def _export(session: Session, window: Json, target: Path) -> None:
                 bar.update(count)
         if lines != last - first + 1:
             raise CommandError(f"the server ended the export after {lines} entries", Exit.UNREACHABLE, "try again")
+    asked = int(session.client.get("/v1/state", {"at": window["to"]})["sequence"]) if window["to"] else last
+    further = f"; entry {asked} is inside a pass, which ends with entry {last}" if last > asked else ""
     if piped:
-        click.echo(f"muster: entries {first} to {last} are written", err=True)
+        click.echo(f"muster: entries {first} to {last} are written{further}", err=True)
         return
     answer = {"file": str(target), "first": first, "last": last, "entries": lines, "bytes": target.stat().st_size}
-    session.show(answer, lambda found: f"{found['file']}: entries {first} to {last}, {found['bytes']:,} bytes")
+    session.show(answer, lambda found: f"{found['file']}: entries {first} to {last}, {found['bytes']:,} bytes{further}")
 
 
 @contextmanager
@@ -237,9 +247,9 @@ def _own(path: str, flags: int) -> int:
 
 
 def _packed(file: IO[bytes], suffix: str) -> Any:
-    if suffix == ".xz":
+    if suffix.lower() == ".xz":
         return lzma.open(file, "wb", preset=2)
-    return gzip.GzipFile("", "wb", 6, file) if suffix == ".gz" else nullcontext(file)
+    return gzip.GzipFile("", "wb", 6, file) if suffix.lower() == ".gz" else nullcontext(file)
 
 
 def _name(temporary: Path, target: Path) -> None:
@@ -262,6 +272,8 @@ def _import(source: Path, listen: str, *, as_json: bool) -> None:
     match = _LISTEN.fullmatch(listen)
     if match is None or int(match[2]) > 65535:  # noqa: PLR2004 - the last port
         raise CommandError(f"{listen[:64]!r} is no address to listen on", Exit.USAGE, f"--listen {DEFAULT_LISTEN}")
+    if not source.exists():
+        raise CommandError(f"{source}: no such file", Exit.NOT_FOUND)
     from muster.api.imported import ImportOptions, run_import  # noqa: PLC0415 - a server, which few commands need
 
     host = (match[1] or "127.0.0.1").strip("[]")

@@ -117,9 +117,9 @@ def with_chains(entries: Iterable[Entry], chain: bytes) -> Iterator[MirrorRow]:
 
 def opened(path: Path) -> BinaryIO:
     """An export's bytes, unpacked. Raises OSError."""
-    if path.suffix == ".xz":
+    if path.suffix.lower() == ".xz":
         return cast("BinaryIO", lzma.open(path, "rb"))
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         return cast("BinaryIO", gzip.open(path, "rb"))
     return path.open("rb")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -99,7 +100,7 @@ def test_wait_and_run_end_with_the_jobs_code(muster: Muster, server: Background,
 def test_an_age_in_hours_is_a_moment_and_no_option(muster: Muster) -> None:
     result = muster("at", "-2h", "queue")
     assert result.exit_code == 2
-    assert "-2h is before the first entry of the log" in result.stderr
+    assert re.search(r"-2h \(20.* UTC\) is before the first entry of the log, which is of 20", result.stderr)
 
 
 def test_options_behind_a_job_file_are_refused(muster: Muster, tmp_path: Path) -> None:

@@ -196,11 +196,11 @@ def test_an_import_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("{}\n")
     for words, said in (
         (["x.jsonl"], "is no export"),
-        (["nothing.jsonl"], "cannot be read"),
+        (["nothing.jsonl"], "nothing.jsonl: no such file"),
         (["x.jsonl", "--listen", "10.0.0.1:7000"], "10.0.0.1 is not a loopback address"),
     ):
         result = CliRunner().invoke(main, ["replay", "--import", str(tmp_path / words[0]), *words[1:]])
-        assert result.exit_code in (1, 2)
+        assert result.exit_code in (1, 2, 3)
         assert said in result.stderr
 
 
@@ -244,6 +244,35 @@ def test_an_export_of_a_window_has_the_state_before_it(told: Muster, server: Bac
     source = ExportSource(path)
     state = source.base().cluster.state
     assert (state.sequence, state.jobs[2].phase) == (4, "STARTING")
+
+
+@pytest.mark.parametrize("end", ["3", "4"])
+def test_an_export_goes_on_to_the_end_of_the_pass_and_says_so(told: Muster, tmp_path: Path, end: str) -> None:
+    """Entries 3 and 4 are one pass: job 2 is placed, and its worker is to start."""
+    path = tmp_path / "x.jsonl"
+    result = told("replay", "--export", str(path), "--to", end)
+    assert result.stdout.startswith(f"{path}: entries 1 to 4, ")
+    assert ("; entry 3 is inside a pass, which ends with entry 4" in result.stdout) is (end == "3")
+    found = told("audit", "--file", str(path))
+    assert (found.exit_code, "inside a pass" in found.stdout) == (0, False)
+
+
+def test_an_export_without_entries_or_as_what_it_is_not_is_refused(told: Muster, tmp_path: Path) -> None:
+    for name, window, said in (
+        ("x.jsonl", ["--from", "2020-01-01", "--to", "2020-01-02"], "happened between 2020-01-01 and 2020-01-02"),
+        ("x.jsonl", ["--from", "now"], "nothing has happened since now"),
+        ("x.zip", [], "an export is JSON Lines, and no .zip file"),
+    ):
+        refused = told("replay", "--export", str(tmp_path / name), *window)
+        assert (refused.exit_code, said in refused.stderr) == (2, True)
+        assert not (tmp_path / name).exists()
+
+
+def test_a_story_in_which_nothing_happened_says_so(told: Muster) -> None:
+    nothing = told("replay", "--from", "2020-01-01", "--to", "2020-01-02")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert "nothing happened between 2020-01-01 and 2020-01-02" in nothing.stderr
+    assert "(--all tells commands and time going by too)" in told("replay", "--from", "4", "--to", "4").stderr
 
 
 def test_an_export_that_breaks_off_leaves_no_file(
