@@ -66,7 +66,7 @@ def _entry(entry: Json, day: str) -> str:
 
 def _job_row(job: Json) -> tuple[object, ...]:
     then, now = job["before"], job["after"]
-    exit_code = f":{now['exit_code']}" if now["exit_code"] else ""
+    exit_code = f" (exit {now['exit_code']})" if now["exit_code"] else ""
     return (
         job["id"], job["user"], job["name"], job["queue"], job["gpus"], then and then["state"],
         f"{now['state']}{exit_code}", ", ".join(job["what"]), _where(then, now),

@@ -78,6 +78,8 @@ def test_diff_shows_jobs_devices_and_queues_in_tables(muster: Muster, server: Ba
     assert ["default", "held", "0", "4"] in lines
     told = json.loads(muster("diff", "2", "--json").output)
     assert [change["id"] for change in told["jobs"]] == [2]
+    server.do(lambda harness: harness.end(2, 3))
+    assert "RUNNING  FAILED (exit 3)  ended" in muster("diff", str(told["after"]["sequence"])).output
 
 
 def test_diff_of_one_moment_with_itself_and_of_too_many(muster: Muster) -> None:
