@@ -143,7 +143,7 @@ async def _time(request: web.Request, service: Service, name: str) -> int:
     except MomentError as error:
         raise bad_parameter(name, str(error)) from error
     if named.sequence is None:
-        return max(named.time_ns, 1)
+        return max(named.first_ns if name == "since" else named.time_ns, 1)
     entries = await service.entries(named.sequence, 1) if named.sequence else []
     if not entries:
         raise bad_parameter(name, f"there is no entry {named.sequence}; the last one is {service.state.sequence}")

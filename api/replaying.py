@@ -20,7 +20,7 @@ from muster.api.story import Teller, Told
 from muster.api.streams import NDJSON_TYPE
 from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.subjects import WRITERS, kebab
-from muster.projections.audit_passes import end_of_pass
+from muster.projections.audit_passes import pass_end
 from muster.projections.exports import entry_line, header_line, header_of, with_chains
 from muster.projections.fold import Fold
 from muster.projections.mirror import CHUNK, Mirror, MirrorRow
@@ -65,7 +65,7 @@ async def export(request: web.Request) -> web.StreamResponse:
         raise bad_parameter("from" if "from" in request.query else "to", asked.empty)
     last = asked.last
     if last >= asked.first:
-        last = end_of_pass(last, await service.entries(last, BATCH_LIMIT + 1))
+        last = pass_end(last, await service.entries(last, BATCH_LIMIT + 1))
     return await _stream(request, last, _exported(service, asked.first, last))
 
 

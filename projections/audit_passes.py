@@ -48,7 +48,7 @@ def bases_in(entries: Iterable[Entry | MirrorRow]) -> set[int]:
     return {basis.sequence for basis in found if basis is not None and basis.engine == ENGINE_VERSION}
 
 
-def end_of_pass(last: int, following: Iterable[Entry | MirrorRow]) -> int:
+def pass_end(last: int, following: Iterable[Entry | MirrorRow]) -> int:
     """The sequence of the last entry of the pass that entry `last` is in, or `last`; of the entries from `last` on."""
     found = last
     for each in following:

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from muster.events.log import BATCH_LIMIT
 from muster.events.subjects import writer_class
-from muster.projections.audit_passes import bases_in, basis_of, end_of_pass
+from muster.projections.audit_passes import bases_in, basis_of, pass_end
 from muster.projections.audit_sources import Source, first_of, fold_before
 from muster.projections.fold import FOLD_VERSION, Fold
 from muster.projections.mirror import Mirror, MirrorRow
@@ -31,7 +31,7 @@ def _end_of_pass(source: Source, last: int, position: int) -> int:
     with suppress(HoleError):
         for rows in source.rows(last, min(last + BATCH_LIMIT, position)):
             following += rows
-    return end_of_pass(last, following)
+    return pass_end(last, following)
 
 
 def enter(source: Source, first: int, last: int) -> Fold:

@@ -16,9 +16,10 @@ from muster.core.schedule import SECOND_NS
 from muster.core.scheme import scheme_of
 from muster.core.state import Job, State
 from muster.events import types as t
-from muster.events.log import Entry
+from muster.events.log import BATCH_LIMIT, Entry
 from muster.events.policy import Policy, QueueSpec
 from muster.events.subjects import DEFAULT_PREFIX
+from muster.projections.audit_passes import pass_end
 from muster.projections.branch import Branch, end_of_pass
 from muster.projections.comparison import Comparison, compare
 from muster.projections.course import Course
@@ -132,15 +133,17 @@ def what_if(
     follows: bool = True,
     progress: Progress = lambda _: None,
 ) -> Outcome:
-    """Run a window, whose entries follow on `start`, under other rules. `later` are entries after it, from which only
-    run times are learned. The window is from the first to the second of `span_ns`, at least from the entry that it
-    follows on to its last. Where `follows` is off, the branch leaves the record at once. Raises WhatIfError,
-    BranchError."""
+    """Run a window, whose entries follow on `start`, under other rules. Of `later`, the entries after it, it takes in
+    the rest of a pass that it would end in; from the others only run times are learned. The window is from the first to
+    the second of `span_ns`, at least from the entry that it follows on to its last. Where `follows` is off, the branch
+    leaves the record at once. Raises WhatIfError, BranchError."""
     middle = end_of_pass(start, window)
     start.apply_all(window[:middle])
     window = window[middle:]
     if not window:
         raise WhatIfError("nothing happens in this window", "/from")
+    further = pass_end(window[-1].sequence, [window[-1], *later[:BATCH_LIMIT]]) - window[-1].sequence
+    window, later = [*window, *later[:further]], later[further:]
     state_bytes, state = start.state_bytes(), start.cluster.state
     changes = changes.named(state)
     facts = Facts(state)

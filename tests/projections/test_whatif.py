@@ -246,6 +246,17 @@ def test_decided_and_played_again_under_the_same_rules_it_is_nearly_the_record(p
     assert compared.jobs.whatif.mean_wait_s == pytest.approx(compared.jobs.recorded.mean_wait_s, rel=0.01, abs=0.1)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_window_that_would_end_inside_a_pass_goes_on_to_its_end(more: int) -> None:
+    """The first pass are two entries: a job is placed, and its worker is to start."""
+    day = day_of(ONE_AFTER_ANOTHER, 300)
+    placed = next(entry.sequence for entry in day.entries if b"JobAllocated" in entry.payload)
+    outcome = ask(day, Changes(), last=placed + more)
+
+    assert (outcome.last, outcome.left_at, outcome.passes) == (placed + 1, None, 1)
+    assert audit(Paper(branch_of(day, outcome))).findings == []
+
+
 def test_a_branch_is_a_log_that_passes_the_audit() -> None:
     day = busy_day(3, Policy())
     outcome = ask(day, Changes(policy=FIFO), first=len(day.entries) // 2)
