@@ -194,7 +194,7 @@ def measured(
     elif isinstance(before, int) or unit != " s" or not round(before, digits):
         change = f"{round(after, digits) - round(before, digits):+,.{0 if isinstance(before, int) else digits}f}"
     else:
-        change = f"{100 * (after - before) / before:+.1f} %"
+        change = f"{100 * (after - before) / before if told(after) != told(before) else 0:+.1f} %"
     return name, told(before), told(after), change
 
 

@@ -45,11 +45,24 @@ class FakeOutputs:
         yield self.texts[key][question.offset :]
 
 
+class LogClock:
+    """The log's clock, which goes `behind_s` for what is to have happened a while ago."""
+
+    def __init__(self) -> None:
+        self.behind_s = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() - self.behind_s * 1_000_000_000
+
+
 class Harness:
     """A cluster as the API sees it."""
 
-    def __init__(self, log: MemoryLog, store: Store, follower: Follower, service: Service, url: str) -> None:
+    def __init__(
+        self, log: MemoryLog, store: Store, follower: Follower, service: Service, url: str, clock: LogClock
+    ) -> None:
         self.log = log
+        self.clock = clock
         self.store = store
         self.follower = follower
         self.service = service
@@ -106,7 +119,8 @@ class Harness:
 @asynccontextmanager
 async def serving(folder: Path, limit_bytes: int = 0, clients: Clients | None = None) -> AsyncGenerator[Harness, None]:
     """The API on a free port, over an empty log."""
-    log = MemoryLog(limit_bytes=limit_bytes)
+    clock = LogClock()
+    log = MemoryLog(clock=clock, limit_bytes=limit_bytes)
     store = await Store.open(folder / "mirror.sqlite")
     follower = Follower(log, store)
     await follower.start()
@@ -117,7 +131,7 @@ async def serving(folder: Path, limit_bytes: int = 0, clients: Clients | None = 
     server = HttpServer(service, port=0, clients=clients)
     await server.start()
     try:
-        yield Harness(log, store, follower, service, server.url)
+        yield Harness(log, store, follower, service, server.url, clock)
     finally:
         await server.stop()
         for task in tasks:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,19 @@ def spec(estimate_s: int, priority: int | None = None) -> JobSpec:
 
 
 async def record(harness: Harness) -> tuple[int, list[int]]:
-    """A node of one device, on which a first job runs while a long and a short one wait; it ends, the long one runs.
-    Gives the window's beginning and the jobs."""
+    """A node of one device, on which a first job runs for 100 s while a long and a short one wait; it ends, and the long
+    one has run for 50 s now. Gives the window's beginning and the jobs."""
+    harness.clock.behind_s = 150
     await harness.add_node("node-1", 1)
     first = await harness.append(t.PolicyChanged(FIFO, "ada"))
     jobs = [await harness.append(t.JobSubmitted("ada", spec(seconds)), "default") for seconds in (50, 500, 1)]
     await harness.decide()
     await harness.start(jobs[0])
+    harness.clock.behind_s = 50
     await harness.end(jobs[0])
     await harness.decide()
     await harness.start(jobs[1])
+    harness.clock.behind_s = 0
     return first, jobs
 
 
@@ -87,9 +91,14 @@ def test_shortest_first_starts_the_short_job_and_the_long_one_waits(site: Site) 
     before = site.entries()
     answer = answer_of(site.muster("--policy", site.file("sjf.toml", SJF), "--from", site.first, "--json"))
 
-    # the short job is the shortest of the three: it goes first, and nobody knows better until it has ended
-    assert [mover["job"] for mover in answer["gained"]] == [site.jobs[2]]
-    assert answer["gained"][0]["whatif_wait_s"] < answer["gained"][0]["recorded_wait_s"]
+    # the first has started before the others come; then the short one goes before the long one
+    short = answer["gained"][0]
+    assert short["job"] == site.jobs[2]
+    assert (short["recorded_wait_s"], short["whatif_wait_s"]) == (
+        pytest.approx(150, abs=10),
+        pytest.approx(100, abs=10),
+    )
+    assert (short["recorded_waits_on"], short["whatif_waits_on"]) == (True, False)
     assert answer["jobs"]["jobs"] == 3
     assert answer["left_at"] == site.first
     assert site.entries() == before
@@ -100,6 +109,8 @@ def test_what_is_shown_as_before_and_after_differs_by_what_is_shown_as_change() 
         measured("share", 34.24, 10.86, " %"),
         measured("wait", 0.023, 0.009, " s"),
         measured("wait", 8.0, 6.0, " s"),
+        measured("wait", 100.001, 100.0, " s"),
+        measured("wait", None, 3.0, " s"),
         measured("lost", 0.004, 1.5, " device-hours", digits=2),
         measured("preemptions", 2, 5),
         measured("fairness", None, 1.0, digits=3),
@@ -108,10 +119,22 @@ def test_what_is_shown_as_before_and_after_differs_by_what_is_shown_as_change() 
         ("share", "34.2 %", "10.9 %", "-23.3"),
         ("wait", "0.0 s", "0.0 s", "+0.0"),
         ("wait", "8.0 s", "6.0 s", "-25.0 %"),
+        ("wait", "100.0 s", "100.0 s", "+0.0 %"),
+        ("wait", "-", "3.0 s", ""),
         ("lost", "0.00 device-hours", "1.50 device-hours", "+1.50"),
         ("preemptions", "2", "5", "+3"),
         ("fairness", "-", "1.000", ""),
     ]
+
+
+def test_who_waits_on_is_marked_and_where_no_job_ended_nothing_is_told(site: Site) -> None:
+    result = site.muster("--policy", site.file("sjf.toml", SJF), "--from", site.first)
+    assert re.search(r"job +1 +>2:3\d +1:4\d$", result.output, re.MULTILINE)
+    assert "> it still waits when the window ends" in result.output
+
+    last = site.entries()
+    result = site.muster("--remove-nodes", "1", "--from", site.jobs[0], "--to", last - 4)
+    assert re.search(r"^submission to end, mean +- +- +-$", result.output, re.MULTILINE), result.output
 
 
 def test_under_the_same_policy_nothing_changes_and_it_says_so(site: Site) -> None:
