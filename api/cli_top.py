@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import Number, Session, client_command, examples, segment, width
+from muster.api.cli_base import Number, Session, client_command, examples, segment, several, width
 from muster.api.client import RefusedError, UnreachableError
 from muster.api.keys import until_quit
 from muster.api.top_text import Shown, json_of, screen
@@ -36,7 +36,7 @@ CLEAR_LINE: Final = "\x1b[K"
     )
 )
 @click.option("--node", metavar="NODE", help="Only this node's devices.")
-@click.option("--user", "-u", metavar="USER", help="Only devices that this user's jobs hold.")
+@several("--user", "-u", metavar="USERS", text="Only devices that these users' jobs hold.")
 @click.option("--interval", metavar="SECONDS", type=Number(min=0.5), help="How often; every 2 s if left out.")
 @click.option("--once", is_flag=True, help="Show it once, and end.")
 @client_command(reads=True)

@@ -120,6 +120,14 @@ def test_cancel_by_filters_asks_first(muster: Muster, monkeypatch: pytest.Monkey
     assert _state(muster, 2) == "CANCELLED"
 
 
+def test_an_empty_filter_does_not_cancel_everything(muster: Muster) -> None:
+    _submit(muster, "a")
+    for words in (("--user", ""), ("--state", ""), ("--user", ",")):
+        result = muster("cancel", *words, "--yes")
+        assert (result.exit_code, "it names nothing" in result.stderr) == (2, True), words
+    assert _state(muster, 2) == "PENDING"
+
+
 def test_cancel_by_filters_that_nothing_matches(muster: Muster, server: Background) -> None:
     _submit(muster, "a")
     server.do(partial(_run_to_end, code=0, jobs=[2]))
