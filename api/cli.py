@@ -1,5 +1,8 @@
 """The command `muster`."""
 
+import re
+from typing import Any, Final
+
 import click
 
 from muster import __version__
@@ -22,8 +25,24 @@ from muster.api import (
     cli_whatif,
 )
 
+_CLOCK: Final = re.compile(r"[(' ][0-9]{1,2}:[0-9]{2}(:[0-9.]+)?[)',]")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Muster(click.Group):
+    """The commands; one that stumbles over the second word of a moment says so."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """As click does."""
+        try:
+            return super().invoke(context)
+        except click.UsageError as error:
+            if _CLOCK.search(error.format_message()):
+                hint = "a moment of two words is quoted: 'yesterday 14:05'"
+                raise click.UsageError(f"{error.format_message().rstrip('.')}; {hint}", error.ctx) from error
+            raise
+
+
+@click.group(cls=_Muster, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="muster")
 def main() -> None:
     """Muster: a GPU-cluster scheduler on an event log. `muster up` starts all of it on this machine."""

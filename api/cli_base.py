@@ -21,6 +21,8 @@ from click.core import ParameterSource
 from muster.api.client import DEFAULT_SERVER, Client, Json, RefusedError, UnreachableError
 from muster.api.jobfile import JobFileError
 from muster.api.table import clean
+from muster.api.times import moment as shown_moment
+from muster.api.times import today
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,6 +134,13 @@ class Session:
     def read(self, path: str, **parameters: Any) -> Json:
         """Read `path`, at the moment asked for."""
         return self.client.get(path, {"at": self.at, **parameters})
+
+    def say_past(self, answer: Json) -> None:
+        """Tell people which entry an answer about the past is of."""
+        if self.at is not None and not self.as_json:
+            sequence = answer["sequence"]
+            time = self.client.get("/v1/state", {"at": sequence})["time"]
+            click.echo(f"muster: as it was after entry {sequence}, {shown_moment(time, today())} UTC", err=True)
 
     def show(self, answer: Json, text: Callable[[Json], str]) -> None:
         """Print an answer: as JSON where asked for, as `text` makes it otherwise."""

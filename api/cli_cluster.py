@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from muster.api.cli_base import Session, Whole, client_command, examples, job_id
+from muster.api.cli_base import CommandError, Exit, Session, Whole, client_command, examples, job_id
 from muster.api.client import Json, UnreachableError
 from muster.api.event_text import event_line
 from muster.api.table import fields
@@ -26,6 +26,9 @@ RECONNECT_TRIES: Final = 30
 def events(session: Session, job: int | None, after: int | None, limit: int, *, follow: bool) -> None:
     """Show the log's entries, or a job's."""
     path = f"/v1/jobs/{job}/events" if job is not None else "/v1/events"
+    if follow and session.at is not None:
+        step = "leave one of them out; `muster replay --from WHEN` tells what came since"
+        raise CommandError("--follow goes on from the present, and --at is in the past", Exit.USAGE, step)
     if follow:
         if after is None:
             after = max(int(session.read("/v1/state")["sequence"]) - limit, 0) if job is None else 0

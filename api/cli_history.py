@@ -54,6 +54,7 @@ def history(session: Session, jobs: tuple[int, ...], *, ended: bool, **filters: 
     ids = list(map(str, jobs))
     found = session.read("/v1/history", jobs=",".join(ids) or None, ended=1 if ended else None, **filters)
     session.show(found, _sums_text if filters["by"] else _jobs_text)
+    session.say_past(found)
     if found["next"] is not None and not session.as_json:
         words = {**filters, "at": session.at, "after": found["next"]}
         given = [f"--{name}={value}" for name, value in words.items() if value is not None]

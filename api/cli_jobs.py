@@ -78,6 +78,7 @@ def queue(session: Session, *, start: bool, **filters: Any) -> None:
     """Show what runs, and what waits in the order it is considered."""
     view = session.read("/v1/queue", start=1 if start else None, **filters)
     session.show(view, lambda found: _job_table(found["running"] + found["pending"], start=start))
+    session.say_past(view)
 
 
 @click.command(epilog=examples("muster jobs -u ada -t failed,timeout", "muster jobs --limit 20 --after 121"))
@@ -98,6 +99,7 @@ def jobs(session: Session, **filters: Any) -> None:
     """List jobs, ended ones too, newest first."""
     page = session.read("/v1/jobs", **filters)
     session.show(page, lambda found: _job_table(found["jobs"]))
+    session.say_past(page)
     if page["next"] is not None and not session.as_json:
         at = page["sequence"] if session.at is not None else None  # an age would be another moment by then
         click.echo(f"more: {_page_after(page['next'], at, filters)}", err=True)

@@ -35,11 +35,13 @@ def nodes(session: Session, node: str | None, *, as_smi: bool, as_topology: bool
     if node is None:
         page = session.read("/v1/nodes")
         session.show(page, lambda page: _smi(page["nodes"]) if as_smi else node_table(page["nodes"], width()))
+        session.say_past(page)
         if as_smi:
             _say_unsampled(session, page)
         return
     answer = session.read(f"/v1/nodes/{segment('node', node)}")
     session.show(answer, lambda found: _one(found, as_smi=as_smi, as_topology=as_topology, wide=wide))
+    session.say_past(answer)
     if not as_topology:
         _say_unsampled(session, answer)
 

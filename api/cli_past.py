@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from muster.api.cli_base import CommandError, Exit, Session, Whole, client_command, examples, width
+from muster.api.client import RefusedError
 from muster.api.times import today
 from muster.projections.moments import take_moment
 
@@ -17,12 +18,21 @@ _TIMELESS: Final = {
 }
 
 
+_AS_GIVEN: Final = {"from is wrong": "T1 is wrong", "to is wrong": "T2 is wrong"}
+
+
 class _Momentary(click.Command):
     """A command whose arguments begin with moments, which may look like options: -2h is no -h."""
 
     def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
         """As click does, with -h alone as --help."""
         return super().parse_args(context, ["--help"] if words[:1] == ["-h"] else words)
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, and -h is told of."""
+        records = [found for each in self.get_params(context) if (found := each.get_help_record(context)) is not None]
+        with formatter.section("Options"):
+            formatter.write_dl([("-h, --help" if names == "--help" else names, text) for names, text in records])
 
 
 _WORDS_AS_THEY_ARE: Final = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
@@ -61,10 +71,15 @@ def at(context: click.Context, words: tuple[str, ...]) -> None:
     name, *rest = command
     chosen = group.get_command(context, name)
     if chosen is None:
-        raise CommandError(f"no command {name!r}", Exit.USAGE, "muster --help lists them")
+        step = f"muster --help lists them; {when!r} is taken as the moment, and one of more words is quoted"
+        raise CommandError(f"no command {name!r}", Exit.USAGE, step)
     if not _reads(chosen):
         why = _TIMELESS.get(name, f"the reading commands can: {_reading(group)}")
         raise CommandError(f"{name} cannot be run in the past", Exit.USAGE, why)
+    if any(word.partition("=")[0] == "--at" for word in rest):
+        raise CommandError(
+            f"at {when} and --at are two moments", Exit.USAGE, f"muster at WHEN {name}, or {name} --at WHEN"
+        )
     with chosen.make_context(name, [f"--at={when}", *rest], parent=context.parent) as inner:
         chosen.invoke(inner)
 
@@ -91,5 +106,9 @@ def diff(session: Session, words: tuple[str, ...], *, limit: int) -> None:
     second, more = take_moment(rest) if rest else ("now", [])
     if more:
         raise CommandError(f"{' '.join(more)!r} is left over", Exit.USAGE, "muster diff T1 T2: two moments")
-    found = session.client.get("/v1/diff", {"from": first, "to": second, "limit": limit})
+    try:
+        found = session.client.get("/v1/diff", {"from": first, "to": second, "limit": limit})
+    except RefusedError as error:
+        title = _AS_GIVEN.get(str(error.problem.get("title")), error.problem.get("title"))
+        raise RefusedError(error.status, {**error.problem, "title": title}) from error
     session.show(found, lambda found: diff_text(found, today(), width()))

@@ -1,7 +1,9 @@
 """The past on the command line: at with one word or two, what has no past, and diff."""
 
 import json
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from api_harness import Background
@@ -60,9 +62,51 @@ def test_top_of_a_past_moment_is_one_picture(muster: Muster, server: Background)
 
 
 def test_nodes_say_where_samples_of_then_are_gone(muster: Muster) -> None:
-    assert muster("at", "1", "nodes", "node-1").stderr == "muster: no samples are kept\n"
-    assert muster("at", "1", "nodes").stderr == ""
+    [then, why] = muster("at", "1", "nodes", "node-1").stderr.splitlines()
+    assert (then.startswith("muster: as it was after entry 1, "), why) == (True, "muster: no samples are kept")
+    assert "samples" not in muster("at", "1", "nodes").stderr
     assert muster("nodes", "node-1").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["queue", "jobs", "nodes", "history"])
+def test_lists_of_the_past_say_which_entry_they_are_of(muster: Muster, command: str) -> None:
+    for _ in range(2):
+        muster("submit", "--gpus", "1", "--", "true")
+    assert re.fullmatch(
+        r"muster: as it was after entry 2, ([0-9-]{10} )?[0-9:]{8} UTC\n", muster("at", "2", command).stderr
+    )
+    assert muster(command).stderr == ""
+    assert json.loads(muster(command, "--at", "2", "--json").stdout)["sequence"] == 2
+    assert muster(command, "--at", "2", "--json").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["at", "1", "queue", "--at", "2"], "at 1 and --at are two moments"),
+        (["at", "1", "queue", "--at=2"], "at 1 and --at are two moments"),
+        (["at", "1", "events", "--follow"], "--follow goes on from the present"),
+        (["at", "2", "minutes", "ago", "queue"], "'2' is taken as the moment, and one of more words is quoted"),
+        (["queue", "--at", "yesterday", "14:05"], "a moment of two words is quoted: 'yesterday 14:05'"),
+        (["whatif", "--from", "yesterday", "14:05"], "a moment of two words is quoted: 'yesterday 14:05'"),
+        (["diff", "10m"], "T1 is wrong: '10m' is no moment: did you mean -10m?"),
+        (["diff", "1", "soon"], "T2 is wrong"),
+    ],
+)
+def test_moments_that_are_written_wrongly_say_what_is_right(muster: Muster, words: list[str], said: str) -> None:
+    result = muster(*words)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+def test_a_time_of_day_that_was_before_the_log_says_which_it_is(muster: Muster, server: Background) -> None:
+    begun = datetime.fromtimestamp(server.harness.log.entries[0].timestamp_ns // 10**9 - 60, UTC)
+    said = muster("at", f"{begun:%H:%M:%S}", "queue").stderr
+    assert f"{begun:%H:%M:%S} ({begun:%Y-%m-%d %H:%M:%S} UTC) is before the first entry of the log" in said
+
+
+@pytest.mark.parametrize("command", ["at", "diff"])
+def test_help_tells_of_h(muster: Muster, command: str) -> None:
+    assert "-h, --help" in muster(command, "-h").output
 
 
 def test_diff_shows_jobs_devices_and_queues_in_tables(muster: Muster, server: Background) -> None:
