@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from muster.api.answers import SEQUENCE_HEADER, answer, problem
+from muster.api.answers import answer
 from muster.api.audit_parts import audit_log, audit_mirror
-from muster.api.clients import CLIENTS, write_part
-from muster.api.log_views import AuditProgress, AuditView, audit_view
+from muster.api.clients import CLIENTS
+from muster.api.log_views import AuditView, audit_view
 from muster.api.problems import ApiError, bad_parameter
+from muster.api.progressing import Progress, wants_progress, with_progress
 from muster.api.service import SERVICE, Service, range_of
-from muster.api.streams import NDJSON_TYPE
 from muster.events.log import LogError
 from muster.projections.audit_report import AuditReport
 from muster.projections.audit_sources import LogSource
@@ -23,8 +23,6 @@ from muster.projections.mirror import Mirror
 AUDITING: Final = web.AppKey("auditing", asyncio.Lock)
 MIRROR_WAIT_S: Final = 5.0
 LOOK_S: Final = 0.02
-TELL_S: Final = 0.5
-"""How often progress is told."""
 
 
 class _AuditEndedError(Exception):
@@ -102,9 +100,10 @@ async def run_audit(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     asked = await _asked(request, service)
     running = _Running(service, request.app[AUDITING], asked)
-    if NDJSON_TYPE in request.headers.get("Accept", ""):
+    if wants_progress(request):
         last = asked.last if asked.last is not None else service.state.sequence
-        return await _streamed(request, running, last)
+        async with request.app[CLIENTS].long_request():
+            return await with_progress(request, running.run(), lambda: Progress(running.reached, last), last)
     view = await running.run()
     return answer(view, view.report.last)
 
@@ -117,42 +116,3 @@ async def _asked(request: web.Request, service: Service) -> _Asked:
     asked = await range_of(service, query.get("from"), query.get("to"))
     last = asked.last if "to" in query or asked.empty else None
     return _Asked(source, asked.first, last, query.get("expect", ""), asked.empty)
-
-
-async def _streamed(request: web.Request, running: _Running, last: int) -> web.StreamResponse:
-    """Lines with the entry that the audit is at, then one with the report, or with the problem that ended it. What ends
-    it before the first line is answered as always."""
-    response: web.StreamResponse | None = None
-    auditing = asyncio.create_task(running.run())
-    try:
-        async with request.app[CLIENTS].long_request():
-            while not (await asyncio.wait({auditing}, timeout=TELL_S))[0]:
-                if response is None:
-                    response = await _begin(request, last)
-                await write_part(request, response, _line(AuditProgress(running.reached, last)))
-            error = auditing.exception()
-            if response is None:
-                if error is not None:
-                    raise error
-                response = await _begin(request, last)
-            if isinstance(error, ApiError):
-                body = problem(error).body
-                assert isinstance(body, bytes)
-                await write_part(request, response, b'{"problem":' + body + b"}\n")
-            else:
-                await write_part(request, response, _line(auditing.result()))
-            await response.write_eof()
-            return response
-    finally:
-        auditing.cancel()
-
-
-async def _begin(request: web.Request, last: int) -> web.StreamResponse:
-    headers = {"Content-Type": NDJSON_TYPE, "Cache-Control": "no-store", SEQUENCE_HEADER: str(last)}
-    response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
-    return response
-
-
-def _line(view: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(view) + b"\n"

@@ -1,26 +1,24 @@
 """`muster audit`: the proof that the log is what was written and that every decision follows from it."""
 
 import re
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from muster.api.cli_base import CommandError, Exit, Session, client_command, examples
-from muster.api.cli_cluster import json_lines
-from muster.api.client import Json, RefusedError
+from muster.api.client import Json
+from muster.api.progress_bar import Bar, last_line
 from muster.api.table import clean
 from muster.projections.moments import MomentError, Named, nothing_between, parse_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from muster.projections.exports import ExportSource
 
 # A client command starts quickly: what computes is imported where it is needed.
 
+LABEL: Final = "entries audited"
 _SERVERS_ONLY: Final = "--file audits a file, without a server"
 
 
@@ -74,18 +72,7 @@ def _of_server(session: Session, begin: str | None, end: str | None, expect: str
     source = "mirror" if mirror else None
     parameters = {"from": begin, "to": end, "expect": expect, "source": source}
     chunks = session.client.stream("/v1/audit", parameters, {"Accept": "application/x-ndjson"})
-    report: Json = {}
-    with _Bar() as bar:
-        for line in json_lines(chunks):
-            if "problem" in line:
-                raise RefusedError(int(line["problem"]["status"]), line["problem"])
-            if "reached" in line:
-                bar.show(line["reached"], line["last"])
-            else:
-                report = line
-    if not report:
-        raise CommandError("the server ended the audit without a report", Exit.UNREACHABLE, "try again")
-    return report
+    return last_line(chunks, LABEL)
 
 
 def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Json:
@@ -107,7 +94,7 @@ def _of_file(path: Path, begin: str | None, end: str | None, expect: str) -> Jso
             text = [f"{nothing_between(begin, end)}: there is nothing to audit"]
             empty = AuditView(True, f"export {path.name}", AuditReport(first, last), text)  # noqa: FBT003
             return dict(msgspec.to_builtins(empty))
-        with _Bar() as bar, collector_at_rest():
+        with Bar(LABEL) as bar, collector_at_rest():
             progress = lambda reached: bar.show(reached, last)  # noqa: E731 - its name says what it is
             report = audited(source, first, last, expect=expect, progress=progress, may_be_cut=True)
     except (StoreError, ValueError) as error:
@@ -148,22 +135,3 @@ def _first_at(source: "ExportSource", time_ns: int) -> int:
             if row.timestamp_ns >= time_ns:
                 return row.sequence
     return source.position() + 1
-
-
-class _Bar(ExitStack):
-    """A progress bar on a terminal, from the first time that there is progress to show."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._update: Callable[[int], None] | None = None
-        self._shown = 0
-
-    def show(self, reached: int, last: int) -> None:
-        """The audit is at an entry."""
-        if not sys.stderr.isatty():
-            return
-        if self._update is None:
-            bar = click.progressbar(length=last, label="entries audited", file=sys.stderr)
-            self._update = self.enter_context(bar).update
-        self._update(reached - self._shown)
-        self._shown = reached

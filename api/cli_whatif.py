@@ -7,16 +7,15 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from muster.api.cli_base import CommandError, Exit, Session, client_command, examples, width
+from muster.api.cli_base import CommandError, Exit, FileToRead, Session, client_command, examples, width
 from muster.api.cli_submit import build_spec, check_asks, spec_options
 from muster.api.client import Json, RefusedError
 from muster.api.configfile import in_file, read_config
 from muster.api.pictures import check_picture, write_picture
+from muster.api.progress_bar import last_line
 from muster.api.table import fields, render
 from muster.api.times import elapsed
 
-PATIENCE_S: Final = 1800.0
-"""How long an answer is waited for: a long window takes its time."""
 GROUPED: Final = {
     "WAIT_MEAN_S": ("mean_wait_s", 1),
     "WAIT_P95_S": ("p95_wait_s", 1),
@@ -25,7 +24,7 @@ GROUPED: Final = {
 }
 """Of the tables by queue and by user: title, figure, digits."""
 WAITS_ON: Final = "> it still waits when the window ends"
-_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE: Final = FileToRead()
 _PICTURE: Final = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -105,7 +104,8 @@ def _ask(
         step = "--policy FILE, --queues FILE, --add-nodes 2x8xH100-80GB or --remove-nodes COUNT"
         raise CommandError("what if what?", Exit.USAGE, step)
     try:
-        return session.client.post("/v1/whatif", body, timeout_s=PATIENCE_S)
+        chunks = session.client.stream("/v1/whatif", headers={"Accept": "application/x-ndjson"}, body=body)
+        return last_line(chunks, "percent of the window")
     except RefusedError as error:
         raise RefusedError(error.status, _by_option(error.problem, files)) from error
 

@@ -12,6 +12,7 @@ DEFAULT_SERVER: Final = "http://127.0.0.1:7077"
 TIMEOUT_S: Final = 45.0
 _SEQUENCE_HEADER: Final = "Muster-Seq"
 """Every answer of a server has it."""
+JSON_TYPE: Final = "application/json"
 SEND_TRIES: Final = 5
 RETRY_PAUSE_S: Final = 0.2
 
@@ -88,7 +89,7 @@ class Client:
     ) -> Json:
         payload = json.dumps(body, default=str).encode() if body is not None else b""
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = JSON_TYPE
         for attempt in range(1, tries + 1):
             try:
                 return self._send(method, _with_query(path, parameters), payload, headers, timeout_s)
@@ -99,12 +100,21 @@ class Client:
         raise AssertionError("unreachable")
 
     def stream(
-        self, path: str, parameters: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        body: Json | None = None,
     ) -> Iterator[bytes]:
-        """Read an answer that may never end, as it comes. Raises like `get`, also in the middle."""
+        """Read an answer that may never end, as it comes, to a `body` where there is one. Raises like `get`, also in
+        the middle."""
         connection = self._connect(None)
+        method, payload, headers = "GET", None, dict(headers or {})
+        if body is not None:
+            method, payload, headers["Content-Type"] = "POST", json.dumps(body, default=str).encode(), JSON_TYPE
         try:
-            answer = self._request(connection, "GET", _with_query(path, parameters), None, headers or {})
+            answer = self._request(connection, method, _with_query(path, parameters), payload, headers)
             if answer.status >= http.client.BAD_REQUEST:
                 _raise_for(answer.status, answer.read())
             while chunk := answer.read1(65536):

@@ -40,13 +40,6 @@ class AuditView(msgspec.Struct, frozen=True):
     text: list[str]
 
 
-class AuditProgress(msgspec.Struct, frozen=True):
-    """An audit that goes on is at entry `reached` of `last`."""
-
-    reached: int
-    last: int
-
-
 def audit_view(report: AuditReport, source: str) -> AuditView:
     """A report for people."""
     passes = report.passes

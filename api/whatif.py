@@ -3,8 +3,8 @@ log."""
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Annotated, Final
 
@@ -19,10 +19,12 @@ from muster.api.explaining import explanation_lines
 from muster.api.forecasting import beside_the_loop
 from muster.api.parameters import flag, user_of
 from muster.api.problems import ApiError, FieldError
+from muster.api.progressing import Progress, wants_progress, with_progress
 from muster.api.service import MIN_SEQ_WAIT_S, SERVICE, Service, moment_of, range_of
 from muster.api.submissions import check_capacity, check_queue
 from muster.api.times import rfc3339
 from muster.api.whatif_program import Question, Reply
+from muster.api.whatif_view import WhatIfView
 from muster.core.conversion import Problem, SpecError, convert
 from muster.core.explain import begin
 from muster.core.explanation import Explanation, Victim, WorkerPlace
@@ -42,6 +44,9 @@ WAITING_MOST: Final = 8
 WINDOW_MOST: Final = 200_000
 NODES_MOST: Final = 1000
 LOOK_S: Final = 0.02
+DONE: Final = 100
+REPLY_MOST: Final = 1 << 28
+"""So many bytes a line of the process that works has at most."""
 ANSWER_S: Final = 1700
 """So long a question is worked on, a little less than the command line waits."""
 
@@ -97,7 +102,7 @@ class SubmitView(msgspec.Struct, frozen=True):
     text: list[str]
 
 
-async def what_if(request: web.Request) -> web.Response:
+async def what_if(request: web.Request) -> web.StreamResponse:
     """Run a window of the log under other rules and compare. One such question is worked on at a time, in a process of
     its own."""
     service = request.app[SERVICE]
@@ -111,16 +116,28 @@ async def what_if(request: web.Request) -> web.Response:
         raise _wrong("/from", f"the window has {last - first} entries; at most {WINDOW_MOST} are run again")
     kinds = _kinds(body.add_nodes)
     names, less = (body.remove_nodes, 0) if isinstance(body.remove_nodes, list) else ([], body.remove_nodes)
-    async with request.app[CLIENTS].long_request(), request.app[ASKING].turn():
-        added = await _nodes(kinds, service.state)
-        changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
-        await _mirrored(service, last)
-        reply = await _ask(Question(str(service.store.path), first, last, began_ns, until_ns, changes))
-    if reply.view is None:
-        if reply.refused:
-            raise _wrong(reply.pointer, reply.error)
-        raise ApiError(503, "not_answered", "the question could not be worked out", detail=reply.error)
-    return answer(reply.view, last)
+    done = 0
+
+    def told(percent: int) -> None:
+        nonlocal done
+        done = percent
+
+    async def worked_out() -> WhatIfView:
+        async with request.app[ASKING].turn():
+            added = await _nodes(kinds, service.state)
+            changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
+            await _mirrored(service, last)
+            reply = await _ask(Question(str(service.store.path), first, last, began_ns, until_ns, changes), told)
+        if reply.view is None:
+            if reply.refused:
+                raise _wrong(reply.pointer, reply.error)
+            raise ApiError(503, "not_answered", "the question could not be worked out", detail=reply.error)
+        return reply.view
+
+    async with request.app[CLIENTS].long_request():
+        if wants_progress(request):
+            return await with_progress(request, worked_out(), lambda: Progress(done, DONE), last)
+        return answer(await worked_out(), last)
 
 
 def _wrong(pointer: str, detail: str) -> ApiError:
@@ -183,25 +200,37 @@ async def _mirrored(service: Service, last: int) -> None:
     raise TimeoutError(f"the mirror has not reached entry {last}")
 
 
-async def _ask(question: Question) -> Reply:
-    """Have it worked out. Whoever asked and leaves ends the process."""
+async def _ask(question: Question, told: Callable[[int], object]) -> Reply:
+    """Have it worked out; `told` has the percent that is done. Whoever asked and leaves ends the process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-m", "muster.api.whatif_program",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True, limit=REPLY_MOST,
     )  # fmt: skip
     try:
         async with asyncio.timeout(ANSWER_S):
-            output, _ = await process.communicate(msgspec.json.encode(question))
+            return await _reply(process, question, told)
     except TimeoutError:
         return Reply(error=f"it took longer than {ANSWER_S} s: ask about a shorter window")
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    try:
-        return msgspec.json.decode(output, type=Reply)
-    except msgspec.DecodeError:
-        return Reply(error=f"its process ended with status {process.returncode}")
+
+
+async def _reply(process: asyncio.subprocess.Process, question: Question, told: Callable[[int], object]) -> Reply:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(ConnectionError):
+        process.stdin.write(msgspec.json.encode(question))
+        await process.stdin.drain()
+    process.stdin.close()
+    async for line in process.stdout:
+        if line.endswith(b"\n"):  # it may have been killed in the middle of one
+            reply = msgspec.json.decode(line, type=Reply)
+            if reply.done == DONE:
+                return reply
+            told(reply.done)
+    return Reply(error=f"its process ended with status {await process.wait()}")
 
 
 # -- a job ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from api_harness import Background, Harness
 from click.testing import CliRunner, Result
 
-from muster.api import auditing
+from muster.api import auditing, progressing
 from muster.api.audit_parts import audit_log
 from muster.api.cli import main
 from muster.events.spec import JobSpec
@@ -95,7 +95,7 @@ async def test_progress_comes_as_lines_before_the_report(
         assert seen.wait(10)
         return audit_log(*what, **more)
 
-    monkeypatch.setattr(auditing, "TELL_S", 0.01)
+    monkeypatch.setattr(progressing, "TELL_S", 0.01)
     monkeypatch.setattr(auditing, "audit_log", slow)
     async with http.get("/v1/audit", headers={"Accept": "application/x-ndjson"}) as answer:
         assert answer.content_type == "application/x-ndjson"

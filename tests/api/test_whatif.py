@@ -13,6 +13,7 @@ from api_harness import Background, Harness, background
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from muster.api import progressing
 from muster.api.cli import main
 from muster.api.cli_base import Exit
 from muster.api.cli_whatif import measured
@@ -30,8 +31,8 @@ def spec(estimate_s: int, priority: int | None = None) -> JobSpec:
 
 
 async def record(harness: Harness) -> tuple[int, list[int]]:
-    """A node of one device, on which a first job runs for 100 s while a long and a short one wait; it ends, and the long
-    one has run for 50 s now. Gives the window's beginning and the jobs."""
+    """A node of one device, on which a first job ran for 100 s while a long and a short one waited; the long one has
+    run for 50 s since. Gives the window's beginning and the jobs."""
     harness.clock.behind_s = 150
     await harness.add_node("node-1", 1)
     first = await harness.append(t.PolicyChanged(FIFO, "ada"))
@@ -225,6 +226,25 @@ def test_jobs_that_cannot_be_compared_are_told_of(site: Site) -> None:
     result = site.muster("--queues", site.file("lab.toml", '[[queue]]\nname = "lab/vision"\n'), "--from", first)
     assert result.exit_code == Exit.OK, result.output
     assert "not compared     1 job whose submission is refused under these rules" in result.output
+
+
+async def test_who_reads_lines_has_the_answer_in_the_last_one_and_is_refused_as_always(
+    harness: Harness, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progressing, "TELL_S", 0.01)
+    first, _ = await record(harness)
+    body: dict[str, Any] = {"from": str(first), "to": str(len(harness.log.entries)), "add_nodes": "1x1xA100-80GB"}
+    lines = {"Accept": "application/x-ndjson"}
+    async with http.post("/v1/whatif", json=body, headers=lines) as answer:
+        assert (answer.status, answer.content_type) == (200, "application/x-ndjson")
+        *progress, last = [json.loads(line) async for line in answer.content]
+    assert progress
+    assert all(0 <= each["reached"] < each["last"] == 100 for each in progress)
+    async with http.post("/v1/whatif", json=body) as answer:
+        assert (await answer.json() | {"wall_s": 0}) == last | {"wall_s": 0}
+
+    async with http.post("/v1/whatif", json=body | {"add_nodes": "plenty"}, headers=lines) as answer:
+        assert (answer.status, answer.content_type) == (422, "application/problem+json")
 
 
 async def test_of_many_questions_at_once_a_few_wait_and_the_others_are_told_to_come_again(
