@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from muster.api.client import DEFAULT_SERVER, Client, Json, RefusedError, UnreachableError
-from muster.api.jobfile import JobFileError
+from muster.api.jobfile import JobFileError, NoFileError
 from muster.api.table import clean
 from muster.api.times import moment as shown_moment
 from muster.api.times import today
@@ -123,6 +124,19 @@ class CommandError(click.ClickException):
             click.echo(f"  {self.next_step}", err=True)
 
 
+class FileToRead(click.Path):
+    """A file that is there."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, option: click.Parameter | None, context: click.Context | None) -> Any:
+        """As click does. Raises CommandError where it is not there."""
+        if not os.path.lexists(value):
+            raise CommandError(f"{clean(str(value))}: no such file", Exit.NOT_FOUND)
+        return super().convert(value, option, context)
+
+
 @dataclass(frozen=True)
 class Session:
     """A command's server, and the form in which it answers."""
@@ -218,6 +232,8 @@ def client_command(*, reads: bool = False) -> Callable[[F], F]:
             except UnreachableError as error:
                 step = "start one with `muster up`, or name it with --server or MUSTER_SERVER"
                 raise CommandError(str(error), Exit.UNREACHABLE, step) from error
+            except NoFileError as error:
+                raise CommandError(str(error), Exit.NOT_FOUND) from error
             except (JobFileError, ValueError) as error:
                 raise CommandError(str(error), Exit.USAGE) from error
 

@@ -8,12 +8,22 @@ from typing import Any, Final
 import click
 
 from muster.api.changes import DURATIONS, flat, policy_line, queue_lines, value_text
-from muster.api.cli_base import CommandError, Exit, Session, agreed, client_command, examples, segment, width
+from muster.api.cli_base import (
+    CommandError,
+    Exit,
+    FileToRead,
+    Session,
+    agreed,
+    client_command,
+    examples,
+    segment,
+    width,
+)
 from muster.api.client import Json, RefusedError
 from muster.api.configfile import ConfigFile, in_file, read_config
 from muster.api.table import fields, render
 
-FILE: Final = click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+FILE: Final = click.argument("file", metavar="FILE", type=FileToRead())
 _TITLES: Final = (
     "QUEUE", "WEIGHT", "GUARANTEE", "LIMIT", "ORDER", "RUNNING", "PENDING", "HELD", "SHARE", "ENTITLED"
 )  # fmt: skip

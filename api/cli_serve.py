@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from muster.api.cli_base import CommandError, Exit, Number, Whole, examples, user_name
+from muster.api.cli_base import CommandError, Exit, FileToRead, Number, Whole, examples, user_name
 from muster.api.table import clean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ def _health(function: F) -> F:
 
 
 _config = click.option(
-    "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--config", metavar="FILE", type=FileToRead(),
     help="Queues and policy to apply at the start: [[queue]] tables and a [policy].",
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _connected(function: F) -> F:
             "--credentials",
             metavar="FILE",
             required=True,
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=FileToRead(),
             help="The credentials file.",
             envvar="MUSTER_CREDENTIALS",
             show_envvar=True,

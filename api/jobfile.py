@@ -22,6 +22,10 @@ class JobFileError(Exception):
     """A file that is no job; the message names the file and, where known, the line."""
 
 
+class NoFileError(JobFileError):
+    """A file that is not there."""
+
+
 def read_job(arguments: tuple[str, ...]) -> Spec:
     """`FILE.toml`, `FILE.json`, `SCRIPT [ARGUMENT...]` or `COMMAND [ARGUMENT...]` as a specification."""
     if not arguments:
@@ -42,6 +46,8 @@ def _read_bytes(path: Path, limit_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
+    except FileNotFoundError as error:
+        raise NoFileError(f"{path}: no such file") from error
     except OSError as error:
         raise JobFileError(f"{path}: {error.strerror}") from error
     if len(content) > limit_bytes:

@@ -97,6 +97,14 @@ def test_wait_and_run_end_with_the_jobs_code(muster: Muster, server: Background,
     assert muster("wait", "2").exit_code == code
 
 
+@pytest.mark.parametrize(
+    "words", ["submit", "queues apply", "policy apply", "audit --file", "replay --import", "whatif --from 1 --policy"]
+)
+def test_a_file_that_is_not_there_is_told_in_one_way(muster: Muster, tmp_path: Path, words: str) -> None:
+    result = muster(*words.split(), str(tmp_path / "none.toml"))
+    assert (result.exit_code, result.stderr) == (3, f"muster: {tmp_path}/none.toml: no such file\n")
+
+
 def test_an_age_in_hours_is_a_moment_and_no_option(muster: Muster) -> None:
     result = muster("at", "-2h", "queue")
     assert result.exit_code == 2

@@ -178,7 +178,7 @@ def test_a_wrong_file_is_told_with_its_places(muster: Muster, tmp_path: Path) ->
     assert "line 2" in told("queues", "[[queue]]\nname = = 1\n")
     assert "line 1" in told("queues", '{"queue": [}', "x.json")
     assert "must be an object" in told("queues", "[]", "x.json")
-    assert muster("queues", "apply", str(tmp_path / "absent.toml")).exit_code == 2
+    assert muster("queues", "apply", str(tmp_path / "absent.toml")).exit_code == 3
     assert json.loads(muster("state", "--json").output)["sequence"] == 1
 
 
