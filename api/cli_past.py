@@ -30,7 +30,8 @@ class _Momentary(click.Command):
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """As click does, and -h is told of."""
-        records = [found for each in self.get_params(context) if (found := each.get_help_record(context)) is not None]
+        options = [each for each in self.get_params(context) if isinstance(each, click.Option)]
+        records = [found for each in options if (found := each.get_help_record(context)) is not None]
         with formatter.section("Options"):
             formatter.write_dl([("-h, --help" if names == "--help" else names, text) for names, text in records])
 

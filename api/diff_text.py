@@ -39,6 +39,7 @@ def diff_text(found: Json, day: str, width: int) -> str:
 def _head(found: Json, day: str, *, is_all: bool) -> str:
     before, after = found["before"], found["after"]
     entries = after["sequence"] - before["sequence"]
+    later = f", {entries:,} {'entry' if entries == 1 else 'entries'} later" if after["sequence"] else ""
     ended = ", ".join(f"{count} {state}" for state, count in found["ended"].items())
     counts = [
         f"{found['what'][word]} {word}{f' ({ended})' if word == 'ended' else ''}"
@@ -49,7 +50,7 @@ def _head(found: Json, day: str, *, is_all: bool) -> str:
     return fields(
         [
             ("from", f"{_entry(before, day)}{'  (given last, but the earlier one)' if found['swapped'] else ''}"),
-            ("to", f"{_entry(after, day)}, {entries:,} {'entry' if entries == 1 else 'entries'} later"),
+            ("to", f"{_entry(after, day)}{later}"),
             ("jobs", ", ".join(counts)),
             ("not listed", f"{more:,} older jobs that changed: --limit shows more" if more else None),
             ("passed over", "more jobs that came and ended in between" if found["passed_over"] else None),
