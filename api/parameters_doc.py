@@ -39,7 +39,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "1 for the expected start of the first hundred that wait.",
         "schema": {"type": "integer", "enum": [0, 1]},
     },
-    "from": {"description": "The moment at which it begins, as for `at`.", "schema": {"type": "string"}},
+    "from": {"description": "It begins at or after this moment, as for `at`.", "schema": {"type": "string"}},
     "job": {"description": "Only what concerns this job.", "schema": {"type": "integer", "minimum": 1}},
     "node": {"description": "Only what concerns this node.", "schema": {"type": "string"}},
     "kind": {
@@ -65,7 +65,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "description": "Sums instead of jobs.",
         "schema": {"type": "string", "enum": ["user", "queue", "state", "day", "week", "month"]},
     },
-    "to": {"description": "The moment at which it ends, as for `at`.", "schema": {"type": "string"}},
+    "to": {"description": "It ends not after this moment, as for `at`.", "schema": {"type": "string"}},
     "source": {
         "description": "What is audited: the log, or this server's mirror of it.",
         "schema": {"type": "string", "enum": ["log", "mirror"], "default": "log"},

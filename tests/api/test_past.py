@@ -276,6 +276,23 @@ async def test_a_range_of_times_has_the_entries_that_a_list_shows_at_them(
         assert (answer.status, happened in lines[0]) == (400, True)
 
 
+async def test_history_since_a_second_has_the_jobs_that_a_list_shows_at_it(
+    harness: Harness, http: aiohttp.ClientSession
+) -> None:
+    noon_ns = 1_700_049_600 * SECOND_NS  # 2023-11-15 12:00:00
+    for offset_ns in (SECOND_NS // 2, SECOND_NS - 1, SECOND_NS):
+        harness.log._clock = lambda now_ns=noon_ns + offset_ns: now_ns  # type: ignore[misc]
+        await submit(harness, 1)
+
+    async def listed(**query: str) -> list[int]:
+        return [job["id"] for job in (await get(http, "/v1/history", **query))["jobs"]]
+
+    assert await listed(since="2023-11-15 12:00:00") == [3, 2, 1]
+    assert await listed(since="2023-11-15 12:00:00", until="2023-11-15 12:00:00") == [2, 1]
+    assert await listed(since="2023-11-15 12:00:01") == [3]
+    assert await listed(since="2023-11-15 12:00:00.6", until="2023-11-15T12:00:01Z") == [3, 2]
+
+
 async def test_a_diff_that_begins_before_the_log_begins_with_nothing(
     harness: Harness, http: aiohttp.ClientSession
 ) -> None:
