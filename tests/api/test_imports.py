@@ -107,6 +107,23 @@ async def test_every_read_of_an_import_is_that_of_the_log(
         assert '"ok":true' in report
 
 
+@pytest.mark.parametrize("source", ["log", "mirror"])
+async def test_a_window_that_was_cut_inside_a_pass_passes_its_audit_and_says_so(
+    harness: Harness, http: aiohttp.ClientSession, tmp_path: Path, source: str
+) -> None:
+    """The three placements and the three commands that follow from them are one pass, entries 6 to 11."""
+    await some_history(harness, http)
+    lines = (await export(http, tmp_path / "log.jsonl", to=11)).read_text().splitlines()
+    header = json.loads(lines[0])
+    assert header["last"] == 11
+    file = tmp_path / "cut.jsonl"
+    await asyncio.to_thread(file.write_text, "\n".join([json.dumps({**header, "last": 8}), *lines[1:9], ""]))
+    async with opened(file) as copy:
+        report = json.loads(await text_of(copy, "/v1/audit", source=source))
+    assert (report["ok"], report["report"]["passes"]["cut"]) == (True, 3)
+    assert "the window ends inside a pass: its last 3 entries are not in it, and not compared" in report["text"]
+
+
 async def test_a_window_begins_where_it_begins(harness: Harness, http: aiohttp.ClientSession, tmp_path: Path) -> None:
     last = await some_history(harness, http)
     first = 9
