@@ -13,7 +13,6 @@ from muster.api.table import clean
 from muster.projections.moments import MomentError, Named, nothing_between, parse_moment
 
 if TYPE_CHECKING:
-
     from muster.projections.exports import ExportSource
 
 # A client command starts quickly: what computes is imported where it is needed.

@@ -59,6 +59,8 @@ class Allocator:
         self.bookings: Final = Bookings(draft) if self._policy.backfill.mode == "conservative" else None
         self.depth: Final = depth_behind(self._policy.backfill, len(self.lines))
         self._taken = 0
+        self._possible: Final = self._could_start()
+        self._others: list[int] = []  # of those, the first that have not started
         self.strictness: Final = Strictness(draft, self._turns)
         self._wake_at = ENDLESS
 
@@ -167,7 +169,7 @@ class Allocator:
                 line.depth = 0  # nobody borrows what the head of another queue waits for
             return "passed"
         if not obstacles:
-            planned = self.bookings is not None and not self.is_alone()
+            planned = self.bookings is not None and not self.is_alone(job)
             verdict = self._try_booked(line, asker, shape) if planned else self._try_start(line, asker, shape)
             if verdict != "passed":
                 return verdict
@@ -241,10 +243,28 @@ class Allocator:
     def _is_held_back(self, asker: Asker) -> bool:
         return any(hold.bars(asker.claimant, asker.least) for hold in self.holds_on(asker))
 
-    def is_alone(self) -> bool:
-        """Whether nobody waits but the job whose turn it is: then nobody's booking can be in its way, nor its in
-        anybody's."""
-        return self._cluster.lines.count - self._taken == 1
+    def is_alone(self, job: Job) -> bool:
+        """Whether nobody waits but the job whose turn it is, of those that could ever start: then nobody's booking can
+        be in its way, nor its in anybody's."""
+        if self._cluster.lines.count - self._taken == 1:
+            return True
+        self._others = [other for other in self._others if other not in self._draft.started]
+        while not any(other != job.id for other in self._others):
+            following = next(self._possible, None)
+            if following is None:
+                return True
+            if following not in self._draft.started:
+                self._others.append(following)
+        return False
+
+    def _could_start(self) -> Iterator[int]:
+        """Who waits and could ever start."""
+        cluster, draft = self._cluster, self._draft
+        for line in cluster.lines.by_queue.values():
+            for *_, job_id in line.keys:
+                asker = Asker(draft, cluster.state.jobs[job_id], NOWHERE)
+                if cluster.could_start(asker.claimant, asker.job, asker.least):
+                    yield job_id
 
     def _try_booked(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         """Start a job that has its place at once beside all that are booked."""

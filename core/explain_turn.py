@@ -66,7 +66,7 @@ class Turn:
 
     def _spared(self, fits: Allotment | None) -> Allotment | None:
         if self.allocator.bookings is not None:
-            if fits is None or self.allocator.is_alone():
+            if fits is None or self.allocator.is_alone(self.job):
                 return fits
             booked = self.allocator.bookings.place_now(self.asker)
             return booked[0] if booked is not None else None

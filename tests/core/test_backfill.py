@@ -256,6 +256,23 @@ def test_conservative_backfill_divides_its_depth_among_the_queues_that_wait() ->
     assert reason.detail.endswith("backfill looks at the first 1 behind a head")
 
 
+def test_the_rule_of_placement_holds_under_conservative_backfill_beside_a_job_that_could_never_start() -> None:
+    policy = Policy("fifo", placement="spread", backfill=Backfill("conservative"), preemption=NO_PREEMPTION)
+    script = cluster(2, 2, policy)
+    never = script.submit(lasting(64, HOUR, nodes="any"))
+    first = script.submit(lasting(1, HOUR))
+    run(script, first)
+    second = script.submit(lasting(1, HOUR))
+    run(script, second)
+    assert waits(script, never) == [never]
+    nodes = []
+    for job in (first, second):
+        attempt = script.job(job).attempt
+        assert attempt is not None
+        nodes.append(attempt.workers[0].node)
+    assert sorted(nodes) == ["node-1", "node-2"]
+
+
 def test_conservative_backfill_waits_for_nobody_whose_end_is_not_known() -> None:
     script = cluster(4, 1, Policy("fifo", backfill=Backfill("conservative"), preemption=NO_PREEMPTION))
     run(script, script.submit(spec(3)))

@@ -15,8 +15,8 @@ from muster.events import codec
 from muster.events import types as t
 from muster.events.log import Entry
 from muster.projections.audit import audit
-from muster.projections.audit_sources import LogSource
 from muster.projections.audit_report import AuditReport
+from muster.projections.audit_sources import LogSource
 from muster.projections.mirror import Mirror
 from muster.projections.store import Store
 
