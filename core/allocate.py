@@ -59,7 +59,7 @@ class Allocator:
         self.bookings: Final = Bookings(draft) if self._policy.backfill.mode == "conservative" else None
         self.depth: Final = depth_behind(self._policy.backfill, len(self.lines))
         self._taken = 0
-        self._possible: Final = self._could_start()
+        self._possible: Final = _could_start(draft)
         self._others: list[int] = []  # of those, the first that have not started
         self.strictness: Final = Strictness(draft, self._turns)
         self._wake_at = ENDLESS
@@ -257,15 +257,6 @@ class Allocator:
                 self._others.append(following)
         return False
 
-    def _could_start(self) -> Iterator[int]:
-        """Who waits and could ever start."""
-        cluster, draft = self._cluster, self._draft
-        for line in cluster.lines.by_queue.values():
-            for *_, job_id in line.keys:
-                asker = Asker(draft, cluster.state.jobs[job_id], NOWHERE)
-                if cluster.could_start(asker.claimant, asker.job, asker.least):
-                    yield job_id
-
     def _try_booked(self, line: OpenLine, asker: Asker, shape: int) -> Verdict:
         """Start a job that has its place at once beside all that are booked."""
         draft, job, bookings = self._draft, asker.job, self.bookings
@@ -344,6 +335,16 @@ class Allocator:
         if self.reservation is not None:
             self._is_awaited = True
             self._spared_misfits.clear()
+
+
+def _could_start(draft: Draft) -> Iterator[int]:
+    """Who waits and could ever start."""
+    cluster = draft.cluster
+    for line in cluster.lines.by_queue.values():
+        for *_, job_id in line.keys:
+            asker = Asker(draft, cluster.state.jobs[job_id], NOWHERE)
+            if cluster.could_start(asker.claimant, asker.job, asker.least):
+                yield job_id
 
 
 def in_order(cluster: Cluster, most: int, last: int = 0) -> list[int]:

@@ -192,16 +192,22 @@ async def test_samples_are_followed_through_a_restart_of_the_broker(broker: Brok
     async with asyncio.timeout(30), aclosing(NatsSamples(await connect("api")).follow()) as found:  # type: ignore[type-var]
         await agent.sample(GpuSampled("node-1", "life-1", []))
         assert (await anext(found)).sample.incarnation == "life-1"
-        following = asyncio.ensure_future(anext(found))
+        seen: list[str] = []
+
+        async def hear() -> None:
+            async for sampled in found:
+                seen.append(sampled.sample.incarnation)
+                if seen[-1] == "life-2":
+                    return
+
+        hearing = asyncio.ensure_future(hear())
         await broker.kill9()
         await broker.start()
-        while not following.done():
+        while not hearing.done():  # one that is sent while the connection is away is lost
             with contextlib.suppress(LogUnavailableError):
                 await agent.sample(GpuSampled("node-1", "life-2", []))
-            await asyncio.wait({following}, timeout=0.05)
-        seen = [(await following).sample.incarnation]
-        while seen[-1] != "life-2":
-            seen.append((await anext(found)).sample.incarnation)
+            await asyncio.wait({hearing}, timeout=0.05)
+        await hearing
         assert seen in (["life-2"], ["life-1", "life-2"])
 
 
