@@ -34,8 +34,12 @@ demo: $(STAMP)
 up: $(STAMP)
 	@$(BIN)/muster up --simulate 2x8xA100-80GB
 
+# These only compute, and share the cores; the others run real brokers, agents and jobs, and have the machine to themselves.
+COMPUTING := tests/core tests/projections tests/simulation tests/golden
+
 test: $(STAMP)
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(COMPUTING)
+	@$(BIN)/python -m pytest $(COMPUTING:%=--ignore=%)
 
 test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -m slow
