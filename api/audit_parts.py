@@ -193,7 +193,7 @@ def _audited(parts: Sequence[Part], progress: Progress, processes: int) -> list[
     `progress` raises ends the processes."""
     found: dict[int, Audited] = {}
     reached = [part.start for part in parts]
-    waiting = deque(enumerate(parts))
+    waiting = deque(sorted(enumerate(parts), key=lambda each: each[1].start - each[1].last))  # the longest first
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         for _ in range(min(processes, len(parts))):
             worker = _Worker(stack.enter_context(_process()))

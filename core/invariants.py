@@ -58,10 +58,10 @@ def _check_devices(cluster: Cluster, node: Node) -> None:
     devices = node.inventory.devices
     present = {device.uuid for device in devices}
     uuids = present.union(node.absent) if node.absent else present
-    where = f"after entry {cluster.state.sequence}, node {node.name}"
-    assert len(uuids) == len(devices) + len(node.absent), f"{where}: two devices of one uuid"
+    assert len(uuids) == len(devices) + len(node.absent), f"{_of_node(cluster, node)}: two devices of one uuid"
     if not (node.conditions or node.device_cordons or node.device_errors or node.device_vouched or node.foreign_mib):
         return
+    where = _of_node(cluster, node)
     for kept in (node.conditions, node.device_cordons, node.device_errors, node.device_vouched):
         assert kept.keys() <= uuids, f"{where}: {kept.keys() - uuids} are no devices of it"
     for uuid, condition in node.conditions.items():
@@ -75,6 +75,10 @@ def _check_devices(cluster: Cluster, node: Node) -> None:
         assert len(set(jobs)) == len(jobs), f"{where}: device {uuid} counts a job twice"
     assert node.foreign_mib.keys() <= present, f"{where}: foreign processes hold devices that are not there"
     assert all(node.foreign_mib.values()), f"{where}: foreign processes hold nothing of a device"
+
+
+def _of_node(cluster: Cluster, node: Node) -> str:
+    return f"after entry {cluster.state.sequence}, node {node.name}"
 
 
 def _check_claims(cluster: Cluster, node: Node) -> None:

@@ -63,12 +63,17 @@ def cuts(mirror: Mirror, start: int, last: int, parts: int) -> list[int]:
     """Where the entries after `start` up to `last` can be audited apart, in so many parts of about one size or in
     fewer: snapshots that stand in the middle of no pass."""
     found: list[int] = []
+    if parts < 2 or last - start < parts:  # noqa: PLR2004 - there is nothing to cut
+        return found
     size = (last - start) // parts
-    due = start + size
-    for sequence in mirror.snapshot_places(due, last - size // 2, FOLD_VERSION):
-        if sequence >= due and _between_passes(mirror, sequence, last):
-            found.append(sequence)
-            due = start + size * ((sequence - start) // size + 1)
+    places = mirror.snapshot_places(start + size // 2, last - size // 2, FOLD_VERSION)
+    for due in range(start + size, start + size * parts, size):
+        after = found[-1] if found else start
+        near = [place for place in places if after < place and abs(place - due) <= size // 2]
+        near.sort(key=lambda place: abs(place - due))
+        place = next((place for place in near if _between_passes(mirror, place, last)), None)
+        if place is not None:
+            found.append(place)
     return found
 
 
