@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-import time
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -22,7 +22,6 @@ from muster.projections.mirror import Mirror
 
 AUDITING: Final = web.AppKey("auditing", asyncio.Lock)
 MIRROR_WAIT_S: Final = 5.0
-LOOK_S: Final = 0.02
 
 
 class _AuditEndedError(Exception):
@@ -57,6 +56,7 @@ class _Running:
             return AuditView(True, asked.source, AuditReport(asked.first, asked.first - 1), text)  # noqa: FBT003
         async with self._lock:
             try:
+                await self._see_mirror()
                 report = await asyncio.to_thread(self._work, asyncio.get_running_loop())
             except ValueError as error:
                 raise bad_parameter("expect" if "SEQUENCE:CHAIN" in str(error) else "from", str(error)) from error
@@ -71,22 +71,21 @@ class _Running:
         is_window = bool(self._service.read_only)
         with Mirror(path) as mirror:
             if asked.source == "mirror":
-                self._await_mirror(mirror, asked.last or 0)
                 return audit_mirror(
                     path, asked.first, asked.last, expect=asked.expect, progress=self._check, may_be_cut=is_window
                 )
-            self._await_mirror(mirror, LogSource(log, loop).position() if asked.last is None else asked.last)
             source = LogSource(log, loop, mirror)
             return audit_log(
                 source, path, asked.first, asked.last, expect=asked.expect, progress=self._check, may_be_cut=is_window
             )
 
-    @staticmethod
-    def _await_mirror(mirror: Mirror, last: int) -> None:
-        """It is written a moment after the fold."""
-        deadline_s = time.monotonic() + MIRROR_WAIT_S
-        while mirror.position() < last and time.monotonic() < deadline_s:
-            time.sleep(LOOK_S)
+    async def _see_mirror(self) -> None:
+        """It is written a moment after the fold. What it does not have by then is audited without it."""
+        last = self._asked.last
+        if last is None:
+            last = 0 if self._asked.source == "mirror" else await self._service.log.last_sequence()
+        with suppress(TimeoutError):
+            await self._service.store.wait_for(last, MIRROR_WAIT_S)
 
     def _check(self, sequence: int) -> None:
         self.reached = sequence

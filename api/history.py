@@ -76,7 +76,7 @@ async def show_history(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     query, by = await _query_of(request, service), _by_of(request)
     moment = await moment_of(request)
-    await see_mirrored(service)
+    await see_mirrored(service, service.state.sequence)  # who left the state by then is in the read models
     await _see_jobs(service, moment, query.ids)
     await see_queues(service, moment, query.queues)
     total = await sums_of(service.store, moment.state, query, None, moment.now_ns)

@@ -207,9 +207,8 @@ async def see_minimum(request: web.Request) -> None:
             raise _behind("state", minimum, follower.position, step) from error
 
 
-async def see_mirrored(service: Service) -> None:
-    """Wait until the read models have what the state has now: who left the state by then is in them."""
-    sequence = service.state.sequence
+async def see_mirrored(service: Service, sequence: int) -> None:
+    """Wait until the mirror, with the read models, has come to an entry: it is written a moment after the fold."""
     try:
         await service.store.wait_for(sequence, MIN_SEQ_WAIT_S)
     except TimeoutError as error:

@@ -20,7 +20,7 @@ from muster.api.forecasting import beside_the_loop
 from muster.api.parameters import flag, user_of
 from muster.api.problems import ApiError, FieldError
 from muster.api.progressing import Progress, wants_progress, with_progress
-from muster.api.service import MIN_SEQ_WAIT_S, SERVICE, Service, moment_of, range_of
+from muster.api.service import SERVICE, moment_of, range_of, see_mirrored
 from muster.api.submissions import check_capacity, check_queue
 from muster.api.times import rfc3339
 from muster.api.whatif_program import Question, Reply
@@ -43,7 +43,6 @@ from muster.projections.whatif import Changes
 WAITING_MOST: Final = 8
 WINDOW_MOST: Final = 200_000
 NODES_MOST: Final = 1000
-LOOK_S: Final = 0.02
 DONE: Final = 100
 REPLY_MOST: Final = 1 << 28
 """So many bytes a line of the process that works has at most."""
@@ -126,7 +125,7 @@ async def what_if(request: web.Request) -> web.StreamResponse:
         async with request.app[ASKING].turn():
             added = await _nodes(kinds, service.state)
             changes = Changes(policy, queues, added, list(dict.fromkeys(names)), less)
-            await _mirrored(service, last)
+            await see_mirrored(service, last)
             reply = await _ask(Question(str(service.store.path), first, last, began_ns, until_ns, changes), told)
         if reply.view is None:
             if reply.refused:
@@ -189,15 +188,6 @@ async def _nodes(kinds: list[tuple[int, str]], state: State) -> dict[str, Invent
         added[name] = await SimulatedDevices(name, devices, model, Site(address=name, fabric=fabric)).inventory()
         await asyncio.sleep(0)  # a thousand of them take a while, in which others are answered
     return added
-
-
-async def _mirrored(service: Service, last: int) -> None:
-    """Wait until the mirror has all of the window: it is written a moment behind the fold."""
-    for _ in range(round(MIN_SEQ_WAIT_S / LOOK_S)):
-        if service.store.position >= last:
-            return
-        await asyncio.sleep(LOOK_S)
-    raise TimeoutError(f"the mirror has not reached entry {last}")
 
 
 async def _ask(question: Question, told: Callable[[int], object]) -> Reply:
