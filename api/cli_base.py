@@ -8,13 +8,14 @@ import getpass
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -26,6 +27,8 @@ from muster.api.times import moment as shown_moment
 from muster.api.times import today
 
 F = TypeVar("F", bound=Callable[..., Any])
+PAGE_DEFAULT: Final = 100
+"""So many jobs make a page."""
 
 
 class Exit(IntEnum):
@@ -88,6 +91,20 @@ def several(*names: str, metavar: str, text: str) -> Callable[[F], F]:
         return ",".join(values) if values else None
 
     return click.option(*names, metavar=metavar, multiple=True, callback=joined, help=text)
+
+
+def paged(function: F) -> F:
+    """Give a command that lists jobs `--limit` and `--after`."""
+    limit = click.option(
+        "--limit",
+        metavar="COUNT",
+        type=Whole(1, 1000),
+        default=PAGE_DEFAULT,
+        show_default=True,
+        help="At most so many jobs.",
+    )
+    after = click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
+    return limit(after(function))
 
 
 def job_id(text: str) -> int:
@@ -155,6 +172,17 @@ class Session:
             sequence = answer["sequence"]
             time = self.client.get("/v1/state", {"at": sequence})["time"]
             click.echo(f"muster: as it was after entry {sequence}, {shown_moment(time, today())} UTC", err=True)
+
+    def say_more(self, page: Json, words: list[str], filters: Mapping[str, Any]) -> None:
+        """Tell people the command that lists the page after this one, where there is one."""
+        if page["next"] is None or self.as_json:
+            return
+        at = page["sequence"] if self.at is not None else None  # an age would be another moment by then
+        wanted = {**filters, "at": at, "after": page["next"]}
+        if wanted["limit"] == PAGE_DEFAULT:
+            del wanted["limit"]
+        given = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+        click.echo(f"more: {shlex.join([*words, *given])}", err=True)
 
     def show(self, answer: Json, text: Callable[[Json], str]) -> None:
         """Print an answer: as JSON where asked for, as `text` makes it otherwise."""

@@ -1,16 +1,14 @@
 """`muster history`: jobs of all times, and what they took."""
 
-import shlex
 from typing import Any, Final
 
 import click
 
-from muster.api.cli_base import Session, Whole, client_command, examples, job_id, several, width
+from muster.api.cli_base import Session, client_command, examples, job_id, paged, several, width
 from muster.api.client import Json
 from muster.api.table import render
 from muster.api.times import elapsed, moment, today
 
-PAGE_DEFAULT: Final = 100
 _HOUR_MS: Final = 3_600_000
 _ACCOUNTS: Final = ("GPU_HOURS", "LOST_HOURS", "PREEMPTED")
 
@@ -39,15 +37,7 @@ _ACCOUNTS: Final = ("GPU_HOURS", "LOST_HOURS", "PREEMPTED")
 @click.option(
     "--by", type=click.Choice(["user", "queue", "state", "day", "week", "month"]), help="Sums instead of jobs."
 )
-@click.option(
-    "--limit",
-    metavar="COUNT",
-    type=Whole(1, 1000),
-    default=PAGE_DEFAULT,
-    show_default=True,
-    help="At most so many jobs.",
-)
-@click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
+@paged
 @client_command(reads=True)
 def history(session: Session, jobs: tuple[int, ...], *, ended: bool, **filters: Any) -> None:
     """List jobs of all times, newest first, or these, with what they took: waiting, running, GPU-hours, work lost."""
@@ -55,12 +45,7 @@ def history(session: Session, jobs: tuple[int, ...], *, ended: bool, **filters: 
     found = session.read("/v1/history", jobs=",".join(ids) or None, ended=1 if ended else None, **filters)
     session.show(found, _sums_text if filters["by"] else _jobs_text)
     session.say_past(found)
-    if found["next"] is not None and not session.as_json:
-        words = {**filters, "at": session.at, "after": found["next"]}
-        given = [f"--{name}={value}" for name, value in words.items() if value is not None]
-        click.echo(
-            f"more: {shlex.join(['muster', 'history', *ids, *(['--ended'] if ended else []), *given])}", err=True
-        )
+    session.say_more(found, ["muster", "history", *ids, *(["--ended"] if ended else [])], filters)
 
 
 def _jobs_text(found: Json) -> str:

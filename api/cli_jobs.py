@@ -9,11 +9,11 @@ from muster.api.cli_base import (
     CommandError,
     Exit,
     Session,
-    Whole,
     agreed,
     client_command,
     examples,
     job_id,
+    paged,
     several,
     width,
 )
@@ -22,7 +22,6 @@ from muster.api.table import clean, fields, render
 from muster.api.times import elapsed, mib, moment, to_ms, today
 
 PAGE: Final = 1000
-PAGE_DEFAULT: Final = 100
 CONFLICT: Final = 409
 LIVE: Final = "PENDING,STARTING,RUNNING,STOPPING"
 _JOB_TITLES: Final = (
@@ -85,33 +84,14 @@ def queue(session: Session, *, start: bool, **filters: Any) -> None:
 @_STATE
 @_USER
 @_QUEUE
-@click.option(
-    "--limit",
-    metavar="COUNT",
-    type=Whole(1, 1000),
-    default=PAGE_DEFAULT,
-    show_default=True,
-    help="At most so many.",
-)
-@click.option("--after", metavar="JOB", type=Whole(0), help="The page after this job.")
+@paged
 @client_command(reads=True)
 def jobs(session: Session, **filters: Any) -> None:
     """List jobs, ended ones too, newest first."""
     page = session.read("/v1/jobs", **filters)
     session.show(page, lambda found: _job_table(found["jobs"]))
     session.say_past(page)
-    if page["next"] is not None and not session.as_json:
-        at = page["sequence"] if session.at is not None else None  # an age would be another moment by then
-        click.echo(f"more: {_page_after(page['next'], at, filters)}", err=True)
-
-
-def _page_after(job: int, at: int | None, filters: dict[str, Any]) -> str:
-    """The command that lists the page after a job."""
-    wanted = {**filters, "at": at, "after": job}
-    if wanted["limit"] == PAGE_DEFAULT:
-        wanted["limit"] = None
-    words = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
-    return shlex.join(["muster", "jobs", *words])
+    session.say_more(page, ["muster", "jobs"], filters)
 
 
 @click.command(epilog=examples("muster show 42", "muster show 42 --at -10m --json"))

@@ -302,6 +302,8 @@ def test_the_command_line(tmp_path: Path) -> None:
         assert call("history", "-u", "ada,bob").output == call("history").output
         page = call("history", "--limit", "1", "--ended")
         assert page.stderr.startswith("more: muster history --ended --limit=1 --after=")
+        sequence = json.loads(call("history", "--json", "--at", "now").output)["sequence"]
+        assert f" --at={sequence} " in f"{call('history', '--limit', '1', '--at', 'now').stderr.strip()} "
         assert json.loads(call("history", "--json", "--by", "state").output)["by"] == "state"
 
 
