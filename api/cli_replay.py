@@ -30,6 +30,7 @@ from muster.api.cli_base import (
 from muster.api.cli_cluster import json_lines
 from muster.api.cli_serve import run_program
 from muster.api.client import Json
+from muster.api.progress_bar import Bar
 from muster.api.table import clean
 from muster.api.times import elapsed, moment, today
 from muster.projections.moments import nothing_between
@@ -171,19 +172,11 @@ def _shown(session: Session, chunks: Iterator[bytes], parameters: Json) -> Itera
     if first is None:
         return
     last = int(session.client.get("/v1/state", {"at": parameters["to"]})["sequence"])
-    reached = int(first["sequence"])
-    with _bar(last - reached, "entries") as bar:
-        yield first
-        for event in events:
-            bar.update(int(event["sequence"]) - reached)
-            reached = int(event["sequence"])
+    begin = int(first["sequence"])
+    with Bar("entries", LONG_ENTRIES) as bar:
+        for event in chain([first], events):
+            bar.show(int(event["sequence"]) - begin, last - begin)
             yield event
-
-
-def _bar(entries: int, label: str) -> Any:
-    """A progress bar on a terminal, for what takes long."""
-    hidden = not sys.stderr.isatty() or entries < LONG_ENTRIES
-    return click.progressbar(length=max(entries, 0), label=label, file=sys.stderr, hidden=hidden)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------
@@ -204,12 +197,11 @@ def _export(session: Session, window: Json, target: Path) -> None:
         header = json.loads(head.partition(b"\n")[0])
         first, last = header["first"], header["last"]
         lines = -1
-        with _bar(last - first + 1, "entries written") as bar:
+        with Bar("entries written", LONG_ENTRIES) as bar:
             for chunk in chain([head], chunks):
                 file.write(chunk)
-                count = chunk.count(b"\n")
-                lines += count
-                bar.update(count)
+                lines += chunk.count(b"\n")
+                bar.show(lines, last - first + 1)
         if lines != last - first + 1:
             raise CommandError(f"the server ended the export after {lines} entries", Exit.UNREACHABLE, "try again")
     asked = int(session.client.get("/v1/state", {"at": window["to"]})["sequence"]) if window["to"] else last

@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 class Bar(ExitStack):
-    """A progress bar on a terminal, from the first time that there is progress to show."""
+    """A progress bar on a terminal, from the first time that there is progress to show. Work of less than `least` ends
+    too soon for one."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, least: int = 0) -> None:
         super().__init__()
         self._label = label
+        self._least = least
         self._update: Callable[[int], None] | None = None
         self._shown = 0
 
     def show(self, reached: int, last: int) -> None:
         """The work is at `reached` of `last`."""
-        if not sys.stderr.isatty():
+        if not sys.stderr.isatty() or last < self._least:
             return
         if self._update is None:
             bar = click.progressbar(length=last, label=self._label, file=sys.stderr)
