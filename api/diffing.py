@@ -16,9 +16,8 @@ from muster.api.queue_views import queue_rows
 from muster.api.service import SERVICE, Service, placed, see_minimum
 from muster.api.times import rfc3339_or_none
 from muster.core.cluster import Cluster
-from muster.core.queues import DEFAULT_QUEUE
+from muster.core.queues import with_default
 from muster.core.state import ENDED, Job, State
-from muster.events.policy import QueueSpec
 from muster.projections.diff import DeviceChange, JobChange, NodeChange, difference, unsettled
 from muster.projections.read_models import PAGE_LIMIT, JobQuery, decode_job
 
@@ -133,9 +132,10 @@ def _entry_view(state: State, time_ns: int) -> EntryView:
 
 def _queue_changes(before: Cluster, after: Cluster) -> list[QueueChange]:
     held_before, held_after = _holds(before), _holds(after)
+    specs_before, specs_after = with_default(before.state.queues), with_default(after.state.queues)
     found = []
     for name in sorted(held_before.keys() | held_after.keys(), key=lambda name: name.split("/")):
-        was, now = _spec(before.state, name), _spec(after.state, name)
+        was, now = specs_before.get(name), specs_after.get(name)
         then, since = held_before.get(name), held_after.get(name)
         changes = field_changes(was, now) if was is not None and now is not None else []
         if changes or then != since:
@@ -145,7 +145,3 @@ def _queue_changes(before: Cluster, after: Cluster) -> list[QueueChange]:
 
 def _holds(cluster: Cluster) -> dict[str, QueueHolds]:
     return {row.name: QueueHolds(row.running, row.pending, row.devices_held_milli) for row in queue_rows(cluster)}
-
-
-def _spec(state: State, name: str) -> QueueSpec | None:
-    return state.queues.get(name) or (QueueSpec(name) if name == DEFAULT_QUEUE else None)

@@ -69,6 +69,11 @@ def resolve(portion: Portion, whole: Vector) -> Vector:
     return a, b, c, d
 
 
+def with_default(specs: Mapping[str, QueueSpec]) -> Mapping[str, QueueSpec]:
+    """The queues by path, with the default one, which is there although nobody made it."""
+    return specs if DEFAULT_QUEUE in specs else {**specs, DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE)}
+
+
 class Queue:
     """One queue. `ceiling` is what it may hold at most; `kept` the part of its guarantee that is lent to nobody;
     `entitled_ppm` its share if everybody asked: the guarantee, and by weight a part of what is guaranteed to nobody."""
@@ -193,7 +198,7 @@ class Tree:
         self.root: Final = Queue(QueueSpec("root"), None, policy)
         self.root.guarantee = self.root.ceiling = total
         self.queues: Final[dict[str, Queue]] = {}
-        every = specs if DEFAULT_QUEUE in specs else {**specs, DEFAULT_QUEUE: QueueSpec(DEFAULT_QUEUE)}
+        every = with_default(specs)
         for path in sorted(every, key=lambda path: path.split("/")):
             above = path.rpartition("/")[0]
             parent = self.queues[above] if above else self.root

@@ -11,6 +11,7 @@ import msgspec
 
 from muster.core.state import ENDED, Job
 from muster.projections.course import Course
+from muster.projections.percentiles import percentile
 from muster.projections.virtual_agents import Ids
 
 MOVERS: Final = 10
@@ -172,7 +173,7 @@ def _spread(times_ms: list[int]) -> tuple[float | None, float | None, float | No
     if not times_ms:
         return None, None, None, None
     times_ms.sort()
-    p50, p95, p99 = (times_ms[-(-len(times_ms) * percent // 100) - 1] / SECOND_MS for percent in (50, 95, 99))
+    p50, p95, p99 = (percentile(times_ms, percent) / SECOND_MS for percent in (50, 95, 99))
     return sum(times_ms) / len(times_ms) / SECOND_MS, p50, p95, p99
 
 

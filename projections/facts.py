@@ -128,10 +128,10 @@ class Facts:
                 known = Try(event.attempt, len(event.placements), now_ns)
                 self._tries.setdefault(event.job, {})[event.attempt] = known
             case t.StopWorker():
-                if (known_try := self._try(event.job, event.attempt)) is not None:
+                if (known_try := self.attempt(event.job, event.attempt)) is not None:
                     known_try.told_ns.setdefault(event.rank, now_ns)
             case t.WorkerStarted():
-                if (known_try := self._try(event.job, event.attempt)) is not None:
+                if (known_try := self.attempt(event.job, event.attempt)) is not None:
                     known_try.started_ns.setdefault(event.rank, now_ns)
                     self._running_on.setdefault(event.node, set()).add((event.job, event.attempt, event.rank))
             case t.WorkerExited():
@@ -148,12 +148,9 @@ class Facts:
             if basis_ns is not None:
                 self.lags_ns.append(max(0, now_ns - basis_ns))
 
-    def _try(self, job: int, attempt: int) -> Try | None:
-        return self._tries.get(job, {}).get(attempt)
-
     def _ended(self, node: str, worker: tuple[int, int, int], now_ns: int, status: t.ExitStatus) -> None:
         self._running_on.setdefault(node, set()).discard(worker)
-        known = self._try(worker[0], worker[1])
+        known = self.attempt(worker[0], worker[1])
         if known is not None:
             known.ended.setdefault(worker[2], (now_ns, status))
 
@@ -172,7 +169,7 @@ class Facts:
 
     def attempt(self, job: int, number: int) -> Try | None:
         """What is known of a recorded attempt."""
-        return self._try(job, number)
+        return self._tries.get(job, {}).get(number)
 
     def runs(self, job: int) -> list[Run]:
         """The attempts of a job that ended by themselves, in order. Of one that keeps its work when it is stopped, a

@@ -9,6 +9,7 @@ from muster.core.scheme import Rule
 from muster.events.policy import Backfill, OrderName, Policy, Preemption
 from muster.events.types import Inventory
 from muster.projections.free import ORDERS, FreeCluster
+from muster.projections.percentiles import percentile
 from muster.projections.traces import WHOLE, TraceJob
 from muster.projections.virtual import Moment, Outcome, Run, VirtualCluster
 
@@ -137,11 +138,6 @@ def _spread(times_ns: list[int]) -> Spread:
     mean_ns = sum(times_ns) / len(times_ns) if times_ns else 0.0
     p50, p95, p99 = (percentile(times_ns, percent) / SECOND for percent in (50, 95, 99))
     return Spread(mean_ns / SECOND, p50, p95, p99)
-
-
-def percentile(ordered: list[int], percent: int) -> int:
-    """The least value that so many percent of them do not exceed; 0 of none."""
-    return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0
 
 
 def moments(run: Run) -> list[Moment]:

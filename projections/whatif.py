@@ -11,6 +11,7 @@ import msgspec
 
 from muster.core.fragmentation import Measure
 from muster.core.policy_check import tree_problems
+from muster.core.queues import with_default
 from muster.core.resources import demand_of
 from muster.core.schedule import SECOND_NS
 from muster.core.scheme import scheme_of
@@ -94,8 +95,9 @@ class Changes(msgspec.Struct, frozen=True):
         """The entries that put them in force, where they differ from what is."""
         if self.policy is not None and self.policy != state.policy:
             yield t.PolicyChanged(self.policy, USER)
+        known = with_default(state.queues)
         for queue in sorted(self.queues, key=lambda each: (each.name.count("/"), each.name)):
-            if state.queues.get(queue.name, QueueSpec(queue.name) if queue.name == "default" else None) != queue:
+            if known.get(queue.name) != queue:
                 yield t.QueueConfigured(queue, USER)
         for name, inventory in sorted(self.added.items()):
             yield t.NodeRegistered(name, f"{name}-whatif", inventory, [], ADDED_LEASE_MS)

@@ -3,7 +3,8 @@
 import msgspec
 
 from muster.events.policy import Backfill, Policy
-from muster.projections.simulation import POLICIES, percentile, summarize
+from muster.projections.percentiles import percentile
+from muster.projections.simulation import POLICIES, summarize
 from muster.projections.trace_nodes import uniform
 from muster.projections.traces import TraceJob
 from muster.projections.virtual import Run, VirtualCluster
