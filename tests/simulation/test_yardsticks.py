@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.projections.simulation import POLICIES, Summary, summarize
+from muster.projections.simulation import Summary, simulate, summarize
 from muster.projections.trace_nodes import uniform
 from muster.projections.traces import read_trace
-from muster.projections.virtual import VirtualCluster
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -16,9 +15,9 @@ pytestmark = pytest.mark.skipif(not TRACES.exists(), reason="the traces are not 
 NOVEMBER = "2017-11-01 00:00:00", "2017-11-30 23:59:59"
 
 
-def simulate(name: str, nodes: int, policy: str, since: str = "", until: str = "") -> Summary:
+def summary_of(name: str, nodes: int, policy: str, since: str = "", until: str = "") -> Summary:
     trace = read_trace(TRACES / name).between(since, until)
-    return summarize(VirtualCluster(uniform(nodes, 8), POLICIES[policy]).run(trace.jobs))
+    return summarize(simulate(uniform(nodes, 8), trace.jobs, policy))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,7 @@ def simulate(name: str, nodes: int, policy: str, since: str = "", until: str = "
     ],
 )
 def test_completion_times(name: str, nodes: int, policy: str, mean_jct_s: float) -> None:
-    summary = simulate(name, nodes, policy)
+    summary = summary_of(name, nodes, policy)
     assert round(summary.figures.jct.mean_s, 1) == mean_jct_s
     assert (summary.never_started, summary.broken_reservations) == (0, 0)
 
@@ -50,12 +49,12 @@ def test_completion_times(name: str, nodes: int, policy: str, mean_jct_s: float)
     ],
 )
 def test_completion_times_to_the_second(name: str, nodes: int, policy: str, mean_jct_s: int) -> None:
-    assert simulate(name, nodes, policy).figures.jct.mean_s == pytest.approx(mean_jct_s, abs=1)
+    assert summary_of(name, nodes, policy).figures.jct.mean_s == pytest.approx(mean_jct_s, abs=1)
 
 
 @pytest.mark.parametrize(("policy", "mean_wait_s"), [("fifo", 38_998), ("easy", 8_282)])
 def test_waits_of_a_month_of_philly(policy: str, mean_wait_s: int) -> None:
-    summary = simulate("philly/philly.csv.xz", 55, policy, *NOVEMBER)
+    summary = summary_of("philly/philly.csv.xz", 55, policy, *NOVEMBER)
     assert summary.figures.jobs == 21_318
     assert round(summary.figures.wait.mean_s) == mean_wait_s
     assert summary.broken_reservations == 0
