@@ -18,7 +18,7 @@ help:
 	@echo "make test-gpu         a short check on a machine that has GPUs, against nvidia-smi"
 	@echo "make check            formatting, lint, types, architecture"
 	@echo "make bench            measurements, as docs/performance.md shows them"
-	@echo "make simulation       the experiments on traces, as docs/simulation.md shows them: some twenty minutes"
+	@echo "make simulation       the experiments on traces, as docs/simulation.md shows them: some fifteen minutes"
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
